@@ -49,7 +49,7 @@ hash() { printf %s "$1" | sha256sum | cut -d ' ' -f 1; }
 account() {
   local name=$1
   shift
-  MQTUNE_ACL_PASSWORD=$(password "$name") mqtune acl --aclfile "$@"
+  MQTUNE_ACL_PASSWORD=$(password "$name") mqtune fleet acl --aclfile "$@"
 }
 
 {

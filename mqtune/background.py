@@ -60,8 +60,8 @@ class BackgroundTuner:
             if self.problem is not None:
                 raise self.problem
             self._calls.put(call)
-        found: T = call.answer.result()
-        return found
+        answer: T = call.answer.result()
+        return answer
 
     def find(self, key: str) -> Trial | None:
         """Return the trial that was added with this key, or None, without waiting for the thread."""

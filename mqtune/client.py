@@ -361,8 +361,8 @@ class ExperimentHandle:
     def trials(self, *statuses: TrialStatus) -> list[TrialHandle]:
         """Return all trials so far, or those with these statuses, in staging order."""
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
-            found = self.results(Path(folder)).trials
-        return [self.trial(trial.id) for trial in found if not statuses or trial.status in statuses]
+            trials = self.results(Path(folder)).trials
+        return [self.trial(trial.id) for trial in trials if not statuses or trial.status in statuses]
 
     def trial(self, id: str) -> TrialHandle:  # noqa: A002 - as trials call it
         """Return a handle on a trial. The driver refuses requests about a missing trial."""
@@ -591,8 +591,8 @@ class ExperimentHandle:
         from mqtune.services.ownership.audit import check_owner  # noqa: PLC0415
 
         owner = NOBODY if (created := self._created()) is None else created.owner
-        what, doing = f"experiment {self.name!r}", f"{action} {trial}".rstrip()
-        check_owner(self._broker.redis, what, owner, doing=doing, force=self._force)
+        owned, doing = f"experiment {self.name!r}", f"{action} {trial}".rstrip()
+        check_owner(self._broker.redis, owned, owner, doing=doing, force=self._force)
 
     def _make(self, request: Requested) -> None:
         try:
@@ -612,8 +612,8 @@ class ExperimentHandle:
             until_s = self._driver_until()
             now_s = self._broker.clock.time()
             while entries := self._journal.read(last, count=_PAGE_COUNT):
-                for each in entries:
-                    event = decode_event(each.data, each.id)
+                for written in entries:
+                    event = decode_event(written.data, written.id)
                     if isinstance(event, TrialStaged) and event.request == request.id:
                         config = event.config
                     if isinstance(event, RequestAnswered) and event.id == request.id:
@@ -667,7 +667,7 @@ class Client:
     """A connection to a broker's experiments, from any process. It is a context manager.
 
     Args:
-        broker: the broker's URL; ``mqtune acl operator`` creates an account.
+        broker: the broker's URL; ``mqtune fleet acl operator`` creates an account.
 
     Raises:
         BrokerUnavailable: Redis is missing or too old, or refuses the password.
@@ -708,11 +708,11 @@ class Client:
         Raises:
             ConfigurationError: the experiment is missing or has not begun.
         """
-        found = ExperimentHandle(self._broker, name, force=force)
+        handle = ExperimentHandle(self._broker, name, force=force)
         # Check the name first: an invalid one may not be a valid Redis key.
-        if not is_name(name) or found.state() is None:
+        if not is_name(name) or handle.state() is None:
             raise ConfigurationError(self._broker.unknown(name))
-        return found
+        return handle
 
 
 def _outcome(newest_first: list[Entry]) -> str:

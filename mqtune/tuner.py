@@ -357,7 +357,7 @@ class Tuner:
         lines = [f"{self.name}: {counts or 'no trials'}; {counted(experiment.reports, 'report')}"]
         if (best := experiment.best) is not None:
             lines.append(f"best {experiment.metric}={best.best_value:.6g} in trial {best.id}: {best.config}")
-        lines += [f"on the Pareto front: trial {each.id}: {each.config}" for each in experiment.pareto_front]
+        lines += [f"on the Pareto front: trial {trial.id}: {trial.config}" for trial in experiment.pareto_front]
         if self._driver is not None and self._driver.waiting_for:
             lines.append(self._driver.waiting_for)
         return "\n".join(lines)
@@ -414,7 +414,7 @@ class Tuner:
         """Connect, take the lock, and create or replay the experiment; only once."""
         if self._is_closed:
             raise ConfigurationError(
-                f"this tuner is closed; make another one with name={self.name!r} to go on with the experiment"
+                f"this tuner is closed; to continue the experiment, make another one with name={self.name!r}"
             )
         if self._driver is None:
             refuse_on_import()
@@ -536,15 +536,13 @@ class Tuner:
         """Return how a person who has interrupted the run can continue it."""
         full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
         if self._driver is None:
-            return (
-                f"Interrupted before experiment {self.name} was opened: nothing of it has changed; run the same script "
-                "again."
-            )
+            return f"Interrupted before experiment {self.name} was opened, so nothing of it has changed. Run the script again."
         drive = f"mqtune drive {self.name}"
-        script = f"run the same script with name={self.name!r} to go on, or {drive}"
+        code = "script" if self._settings.cell is None else "cell"
+        resume = f"To resume, run the {code} again (name={self.name!r}), or: {drive}"
         if self._settings.overwrites:
-            script = f"{drive} goes on with it; the same script would delete it and start from scratch (overwrite=True)"
-        return f"Interrupted. Everything is kept in {self.folder}; {script}.{full}"
+            resume = f"To resume: {drive}. The {code} would delete it and start over (overwrite=True)"
+        return f"Interrupted. Progress is saved in {self.folder}. {resume}.{full}"
 
     # Trials.
 
@@ -658,9 +656,9 @@ class Tuner:
 
     def _take(self, action: str, trial: str, arguments: dict[str, object]) -> Trial:
         driver = self._open()
-        while (found := driver.requests.take(action, trial, arguments)) is None:
+        while (changed := driver.requests.take(action, trial, arguments)) is None:
             self.step()
-        return found
+        return changed
 
     def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
         """Return all trials, or those with these statuses, in the order of staging. Only read them."""
@@ -693,9 +691,9 @@ class Tuner:
         if self._collected is None:
             self._collected = []
             self.listen(self._collected.append)
-        found = sorted(self._collected, key=lambda report: report.timestamp)
+        reports = sorted(self._collected, key=lambda report: report.timestamp)
         self._collected.clear()
-        return found
+        return reports
 
     def listen(self, listener: Callable[[Report], object]) -> None:
         """Call *listener* with each report that counts: now with all so far, later with new ones.

@@ -1,4 +1,4 @@
-"""A server with an account for each role, made of what ``mqtune acl`` prints."""
+"""A server with an account for each role, made of what ``mqtune fleet acl`` prints."""
 
 from __future__ import annotations
 

@@ -32,18 +32,18 @@ from mqtune.trainable import (
     STOP,
     STOP_SIGNAL,
     Channel,
-    Ending,
     Executed,
     Life,
     Program,
     Session,
     StartMessage,
+    TrainableEnd,
     TrainableSpec,
     command,
     reporting,
 )
 from mqtune.trainable.process import runner
-from mqtune.worker import Gone, Importer, ImportKey, ZygoteDied, ZygoteHandle
+from mqtune.worker import Gone, ImporterHandle, ImportKey, ZygoteDied, ZygoteHandle
 
 
 def program_of(spec: TrainableSpec, code_root: Path, **fields: Any) -> Program:
@@ -56,7 +56,7 @@ def import_key(spec: TrainableSpec, code_root: Path, start_method: str = "fork",
     return ImportKey(program_of(spec, code_root, spawns=start_method == "spawn", **fields))
 
 
-def ready(make: Callable[[LateImports], Importer], folder: Path) -> Importer:
+def ready(make: Callable[[LateImports], ImporterHandle], folder: Path) -> ImporterHandle:
     """Return an importer that is ready, made anew without each package behind which it can't fork, as a worker does."""
     late_imports = LateImports(folder, usual=())
     while True:
@@ -64,7 +64,7 @@ def ready(make: Callable[[LateImports], Importer], folder: Path) -> Importer:
         try:
             importer.get_ready(late_imports, timeout_s=DEADLINE_S)
         except ZygoteDied as error:
-            refused = importer.refused(error)
+            refused = importer.find_blamed_module(error)
             importer.close()
             if refused is None:
                 raise
@@ -73,7 +73,7 @@ def ready(make: Callable[[LateImports], Importer], folder: Path) -> Importer:
             return importer
 
 
-def forked(importer: Importer, folder: Path, environment: Mapping[str, str] | None = None) -> ZygoteHandle:
+def forked(importer: ImporterHandle, folder: Path, environment: Mapping[str, str] | None = None) -> ZygoteHandle:
     """Return a new zygote, once its importer is ready."""
     importer.get_ready(LateImports(folder), timeout_s=DEADLINE_S)
     return importer.fork(environment or {}, folder / "zygote.log")
@@ -229,7 +229,7 @@ class Worker:
                 os.close(fd)
 
 
-def called(trainable: Callable[..., Any], current: Session) -> Ending:
+def called(trainable: Callable[..., Any], current: Session) -> TrainableEnd:
     """Run a trainable to its end in this process."""
     ours, theirs = Channel.pair()
     with contextlib.closing(ours), contextlib.closing(theirs):
@@ -250,7 +250,7 @@ class AttemptHere(Worker):
         super().__init__(folder, **message)
         self.session = Session(self.message, [self.write_end, self.control_end])
 
-    def run(self, trainable: Callable[..., Any], config: dict[str, Any] | None = None) -> Ending:
+    def run(self, trainable: Callable[..., Any], config: dict[str, Any] | None = None) -> TrainableEnd:
         """Run a trainable to its end."""
         self.session.message["config"] = config or {}
         handlers = {number: signal.getsignal(number) for number in (STOP_SIGNAL, signal.SIGTERM)}
@@ -355,9 +355,9 @@ class ForkedTrial(TrialProcess):
         self._key = import_key(spec, code_root, manifest=manifest)
         self.importer = ready(self._import, folder)
 
-    def _import(self, late_imports: LateImports) -> Importer:
+    def _import(self, late_imports: LateImports) -> ImporterHandle:
         refused = late_imports.refused(self._key.spec)
-        return Importer(self._key, {}, self.folder / "zygote.log", refused=refused)
+        return ImporterHandle(self._key, {}, self.folder / "zygote.log", refused=refused)
 
     def get_zygote(self) -> ZygoteHandle:
         return self.importer.fork({}, self.folder / "zygote.log")

@@ -37,8 +37,8 @@ from mqtune.driver import (
     DefinitionWriter,
     Deletes,
     Driver,
+    DriverContext,
     Failures,
-    Place,
     Process,
     Retention,
     RunOptions,
@@ -344,7 +344,7 @@ class Bench:
         journal.chapter_store = self.store if self.trims else None
         journal.lock("driver", "", LEASE_S)
         kept = journal.definition()
-        place = Place(
+        place = DriverContext(
             journal=journal,
             backend=backend,  # type: ignore[arg-type] # it opens nothing
             clock=self.clock,

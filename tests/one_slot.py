@@ -14,7 +14,7 @@ from waiting import DEADLINE_S
 
 from mqtune.services.reuse.worker import reusing
 from mqtune.trainable import TrainableSpec
-from mqtune.worker import Importer
+from mqtune.worker import ImporterHandle
 
 
 class Slot:
@@ -36,7 +36,7 @@ class Slot:
         (self.code / f"{spec.module}.py").write_text(code)
         (self.code / "imported_late.py").write_text("")
         key = reusing(import_key(spec, self.code, start_method, **program), b"")
-        self.importer = Importer(key, {}, folder / "zygote.log")
+        self.importer = ImporterHandle(key, {}, folder / "zygote.log")
         self.zygote = forked(self.importer, folder)
         self.attempts: list[Attempt] = []
         self.is_closed = False

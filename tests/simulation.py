@@ -17,7 +17,7 @@ from mqtune.core.objective import Metric
 from mqtune.core.owner import NOBODY
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config
-from mqtune.driver import Driver, Failures, KnownTrainable, Place, Process, RunOptions, Settings
+from mqtune.driver import Driver, DriverContext, Failures, KnownTrainable, Process, RunOptions, Settings
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher
@@ -114,7 +114,7 @@ class Simulation:
         self.journal.lock(holder, holder, FOR_EVER_S, dead=f"driver {self.drivers - 1}")
         self.used_scheduler = self.scheduler()
         kept = self.journal.definition()
-        place = Place(
+        place = DriverContext(
             journal=self.journal,
             backend=self.backend,
             clock=self.backend.clock,

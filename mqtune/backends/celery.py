@@ -91,7 +91,7 @@ class _Connection(Connection):
         return transport
 
 
-class _Loader(BaseLoader):  # type: ignore[misc] # Celery has no types
+class _CeleryLoader(BaseLoader):  # type: ignore[misc] # Celery has no types
     """Celery's loader without a configuration, so that another project's does not redirect tasks."""
 
     def read_configuration(self, *_: object) -> dict[str, object]:
@@ -107,7 +107,7 @@ class CeleryBackend(QueueBackend):
         #: Has the register in place of the server.
         self._source: RegisterSource | None = None
         # The loader and the backend given here precede those of CELERY_LOADER and CELERY_RESULT_BACKEND.
-        self._app = Celery("mqtune-driver", loader=_Loader, set_as_current=False)
+        self._app = Celery("mqtune-driver", loader=_CeleryLoader, set_as_current=False)
         self._app.backend_cls = "disabled"
         self._app.amqp.Connection = _Connection
         self._app.conf.update(
@@ -133,8 +133,8 @@ class CeleryBackend(QueueBackend):
     def _read_register(self) -> Register:
         return super()._read_register() if self._source is None else self._source.refresh()
 
-    def _busy(self) -> Mapping[str, Mapping[str, int]]:
-        return super()._busy() if self._source is None else self._source.busy()
+    def _count_busy(self) -> Mapping[str, Mapping[str, int]]:
+        return super()._count_busy() if self._source is None else self._source.busy()
 
     def read_from(self, source: RegisterSource) -> None:
         """Take the register from *source* from now on, and not from the server."""
@@ -167,7 +167,7 @@ class CeleryBackend(QueueBackend):
         """Put the tasks of attempts on queues as ``publish`` does, by one command for many."""
         placed: list[tuple[Offer, str]] = []
         try:
-            for task, shape in itertools.chain.from_iterable(map(self._placed, offers)):
+            for task, shape in itertools.chain.from_iterable(map(self._place_all, offers)):
                 # The next one goes to a slot that this one leaves free.
                 self._load.put((task.trial, task.attempt), shape.queue)
                 placed.append((task, shape.target))

@@ -29,7 +29,7 @@ class SlotRoom(NamedTuple):
     @property
     def slots(self) -> int:
         """The number of slots that may be taken."""
-        return min(self.most, sum(each.slots * each.workers for each in self.groups))
+        return min(self.most, sum(group.slots * group.workers for group in self.groups))
 
 
 class Placement:

@@ -174,7 +174,7 @@ class QueueBackend(ABC):
         self._title = title
         self._digest = digest
         self._beside = frozenset({ACCEPTS_TAG} if takes_code else ())
-        self._resources = self._needed(resources)
+        self._resources = self._add_needs(resources)
         #: The needs of attempts that may differ from the usual ones; and all different needs so far, in order.
         self._needs: dict[_Key, Resources] = {}
         self._known_needs: dict[Resources, None] = {self._resources: None}
@@ -205,30 +205,30 @@ class QueueBackend(ABC):
     def _open(self) -> None:
         """Prepare for sending messages. Nothing is sent yet."""
 
-    def _needed(self, resources: Resources) -> Resources:
+    def _add_needs(self, resources: Resources) -> Resources:
         """Return what a slot must offer to an attempt that asks for these."""
         return replace(resources, tags=self._beside.union(resources.tags)) if self._beside else resources
 
     def expect(self, resources: Resources) -> None:
-        self._note_need(self._needed(resources))
+        self._note_need(self._add_needs(resources))
 
     def asks(self, trial: TrialId, attempt: int, resources: Resources) -> None:
-        self._needs[trial, attempt] = needs = self._needed(resources)
+        self._needs[trial, attempt] = needs = self._add_needs(resources)
         self._note_need(needs)
 
     def _note_need(self, needs: Resources) -> None:
         if needs not in self._known_needs:
             self._known_needs[needs] = None
-            self._fitting = self._that_fit(*self._known_needs)
+            self._fitting = self._select_fitting(*self._known_needs)
 
-    def _that_fit(self, *needs: Resources) -> list[Shape]:
+    def _select_fitting(self, *needs: Resources) -> list[Shape]:
         """Return the shapes that fit any of these needs, each with the number of its slots that do."""
         fitting = (replace(shape, slots=max(map(shape.room, needs))) for shape in self._shapes)
         return [shape for shape in fitting if shape.slots > 0]
 
     def _fitting_for(self, key: _Key) -> list[Shape]:
         """Return the shapes with slots for an attempt."""
-        return self._that_fit(self._needs[key]) if key in self._needs else self._fitting
+        return self._select_fitting(self._needs[key]) if key in self._needs else self._fitting
 
     def _attempt_of(self, key: _Key) -> _Key:
         """Return the attempt of a task."""
@@ -268,7 +268,7 @@ class QueueBackend(ABC):
                 gpus[crew.queue] += crew.shared_gpus * crew.workers
                 usable[crew.queue].append(crew)
         self._shapes = [Shape(*kind, count, gpus[kind[0]], usable[kind[0]]) for kind, count in slots.items()]
-        self._fitting = self._that_fit(*self._known_needs)
+        self._fitting = self._select_fitting(*self._known_needs)
         self._log_notes()
 
     def _targets(self, crew: Crew) -> list[str]:
@@ -283,9 +283,11 @@ class QueueBackend(ABC):
         fitting = sorted(self._fitting, key=lambda shape: shape.size)
         # On GPUs that trials share by memory, fewer trials may fit than there are slots.
         slots = self.register.slots | {shape.queue: shape.slots for shape in fitting if shape.gpus}
-        each = self.placement.slots_each(self._resources)
+        slots_each = self.placement.slots_each(self._resources)
         return Pool(
-            slots, list(dict.fromkeys(shape.queue for shape in fitting)), self.slots * each if each > 1 else None
+            slots,
+            list(dict.fromkeys(shape.queue for shape in fitting)),
+            self.slots * slots_each if slots_each > 1 else None,
         )
 
     def _may_use(self, queue: str) -> bool:
@@ -336,13 +338,13 @@ class QueueBackend(ABC):
 
         For attempts with tasks on different workers it is an upper bound: the workers with the free slots are unknown.
         """
-        fitting = self._that_fit(resources)
-        others = [queues for experiment, queues in self._busy().items() if experiment != self.token]
+        fitting = self._select_fitting(resources)
+        others = [queues for experiment, queues in self._count_busy().items() if experiment != self.token]
         taken = {shape.queue: sum(queues.get(shape.queue, 0) for queues in others) for shape in fitting}
         left = [(shape, max(0, self._load.free(shape) - taken[shape.queue])) for shape in fitting]
         return self.placement.count(resources, [shape.at_workers(resources, free) for shape, free in left])
 
-    def _busy(self) -> Mapping[str, Mapping[str, int]]:
+    def _count_busy(self) -> Mapping[str, Mapping[str, int]]:
         """Return the number of busy slots by experiment and queue, as of the last refresh."""
         return self.register.busy
 
@@ -361,8 +363,8 @@ class QueueBackend(ABC):
         return f"{workers} worker{'s' * (workers > 1)}: {'; '.join(f'{slots[offer]} × {offer}' for offer in offers)}"
 
     def why_no_slot(self) -> str:
-        asked = self._not_offered()
-        if all(each.is_shared_by_memory for each in self._known_needs):
+        asked = self._describe_lacking()
+        if all(needs.is_shared_by_memory for needs in self._known_needs):
             asked += " (a worker shares its GPUs by memory with `--pack-gpus 8`)"
         brings = " --accept-code" if ACCEPTS_TAG in frozenset(self._resources.tags) else ""
         if not self._crews and self._barred:
@@ -387,11 +389,11 @@ class QueueBackend(ABC):
             version += " A worker takes the code that this driver brings if it is started with --accept-code."
         return f"{asked}; connected: {offers}{f' and {more} more' if more > 0 else ''}.{version}"
 
-    def _not_offered(self) -> str:
+    def _describe_lacking(self) -> str:
         """Return the beginning of a sentence: that nobody offers what trials need."""
         first, *others = self._known_needs
         if self.placement.slots_each(first) > 1:
-            return " or ".join(self.placement.not_offered(each, self._rooms(each)) for each in self._known_needs)
+            return " or ".join(self.placement.not_offered(needs, self._rooms(needs)) for needs in self._known_needs)
         return " or ".join([first.not_offered, *map(str, others)])
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
@@ -399,11 +401,11 @@ class QueueBackend(ABC):
 
         A task that was seen waiting in a queue is published to another one with a free slot, or not at all.
         """
-        for task, shape in self._placed(Offer(trial, attempt, config)):
+        for task, shape in self._place_all(Offer(trial, attempt, config)):
             self._send(task.trial, attempt, config, shape.target)
             self._load.put((task.trial, attempt), shape.queue)
 
-    def _placed(self, offer: Offer) -> Iterator[tuple[Offer, Shape]]:
+    def _place_all(self, offer: Offer) -> Iterator[tuple[Offer, Shape]]:
         """Yield the tasks to publish for an attempt, with the slots for each.
 
         The caller counts each before the next.
@@ -439,7 +441,7 @@ class QueueBackend(ABC):
 
     def _shape_of(self, shapes: Collection[Shape], needs: Resources) -> Shape:
         """Return the best shape for a task; without any, an empty shape that offers just its needs."""
-        return self._load.choose(shapes) if shapes else self._no_slots(needs)
+        return self._load.choose(shapes) if shapes else self._make_empty_shape(needs)
 
     def _task(self, name: TrialId, attempt: int) -> Task:
         """Return the values of a task."""
@@ -447,7 +449,7 @@ class QueueBackend(ABC):
         needs = self._needs.get(self._attempt_of((name, attempt)))
         return (*task, needs.shared_bytes) if needs is not None and needs.is_shared_by_memory else task
 
-    def _no_slots(self, needs: Resources) -> Shape:
+    def _make_empty_shape(self, needs: Resources) -> Shape:
         queue = queue_name(needs)
         return Shape(queue, queue, needs, 0)
 
@@ -479,7 +481,7 @@ class QueueBackend(ABC):
 
         A task is left out if a slot of another shape is free: published again, it goes there.
         """
-        found: dict[_Key, set[str]] = {}
+        queues: dict[_Key, set[str]] = {}
         for shape in self._fitting:
             messages = self._fleet.queued(shape.target)
             if messages is None:
@@ -488,13 +490,13 @@ class QueueBackend(ABC):
                 experiment, _, rest = str(headers.get("id")).partition("/")
                 name, _, attempt = rest.partition("/")
                 if experiment == self._experiment and attempt.isdecimal() and self.placement.trial_of(name):
-                    found.setdefault((TrialId(name), int(attempt)), set()).add(shape.queue)
-        self._waits_in = found
+                    queues.setdefault((TrialId(name), int(attempt)), set()).add(shape.queue)
+        self._waits_in = queues
 
         def others(key: _Key) -> list[Shape]:
-            return [shape for shape in self._fitting_for(self._attempt_of(key)) if shape.queue not in found[key]]
+            return [shape for shape in self._fitting_for(self._attempt_of(key)) if shape.queue not in queues[key]]
 
-        return {key for key in found if not self._has_room(others(key))}
+        return {key for key in queues if not self._has_room(others(key))}
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
         return self._logs.ask(worker, trial, attempt, stream, offset)

@@ -108,5 +108,5 @@ class Checkpoint:
         return self._data
 
     def __repr__(self) -> str:
-        what = f"{len(self._data)} keys" if self._data is not None else f"path={os.fspath(self.path)!r}"
-        return f"<Checkpoint {self.id or '(unsaved)'}: {what}>"
+        content = f"{len(self._data)} keys" if self._data is not None else f"path={os.fspath(self.path)!r}"
+        return f"<Checkpoint {self.id or '(unsaved)'}: {content}>"

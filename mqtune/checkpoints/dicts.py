@@ -100,8 +100,8 @@ def _what_is_wrong(data: Mapping[str, object], error: Exception) -> str:
             return f"checkpoint: the key {key!r} is {type(key).__name__}; keys are strings"
         try:
             decode_value(encode_value(value))
-        except (TypeError, ValueError, RecursionError) as found:
-            wrong, error = f"the value of {key!r}, {type(value).__name__},", found
+        except (TypeError, ValueError, RecursionError) as problem:
+            wrong, error = f"the value of {key!r}, {type(value).__name__},", problem
             break
     return (
         f"checkpoint: {wrong} can't be saved ({error}); numbers, strings, bytes, lists and dicts can: turn small arrays into "

@@ -210,8 +210,8 @@ class DirectoryStore(CheckpointStore):
                     arrival.writing(),
                     creating(arrival.place(file), executable=file.executable) as copy,
                 ):
-                    found = copy_file(read, file.size, copy)
-                arrival.check(file, *found)
+                    copied = copy_file(read, file.size, copy)
+                arrival.check(file, *copied)
         return dict(manifest.counters)
 
     def exists(self, id: CheckpointId) -> bool:  # noqa: A002
@@ -277,8 +277,8 @@ class DirectoryStore(CheckpointStore):
     def tenants(self) -> list[Tenant]:
         with self._storing("read the checkpoint store"):
             folder = Path(self._root, _TENANTS)
-            found = sorted(os.listdir(folder)) if folder.is_dir() else []
-            return [Tenant.decode(_content_of(os.path.join(folder, name))) for name in found]
+            names = sorted(os.listdir(folder)) if folder.is_dir() else []
+            return [Tenant.decode(_content_of(os.path.join(folder, name))) for name in names]
 
     def _tenant_at(self, tenant: Tenant) -> str:
         return os.path.join(self._root, _TENANTS, tenant.file_name)
@@ -341,16 +341,16 @@ class DirectoryStore(CheckpointStore):
             raise CheckpointBroken(f"checkpoint {id} is broken: {place} can't be read: {error.strerror}") from error
 
     @contextmanager
-    def _storing(self, what: str) -> Iterator[None]:
+    def _storing(self, action: str) -> Iterator[None]:
         """Turn an OSError within the block into StoreUnavailable."""
         try:
             yield
         except OSError as error:
-            raise self._unavailable(what, error) from error
+            raise self._unavailable(action, error) from error
 
-    def _unavailable(self, what: str, error: OSError) -> StoreUnavailable:
+    def _unavailable(self, action: str, error: OSError) -> StoreUnavailable:
         way_out = _WAYS_OUT.get(error.errno or 0, "look at the file system of that folder, or use another store")
-        return StoreUnavailable(f"{myself()} can't {what} in {self._root}: {error.strerror}; {way_out}")
+        return StoreUnavailable(f"{myself()} can't {action} in {self._root}: {error.strerror}; {way_out}")
 
 
 def _take(listing: Listing, folder: str | None) -> tuple[StoredFile, ...]:

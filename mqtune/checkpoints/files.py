@@ -159,8 +159,8 @@ def scan(source: Path) -> Listing:
     waiting = [""]
     while waiting:
         folder = waiting.pop()
-        with _from_source(os.path.join(root, folder)), os.scandir(os.path.join(root, folder)) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+        with _from_source(os.path.join(root, folder)), os.scandir(os.path.join(root, folder)) as listed:
+            entries = sorted(listed, key=lambda entry: entry.name)
         for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
             _refuse_bad_name(path, source)
@@ -182,13 +182,13 @@ def scan(source: Path) -> Listing:
 
 
 def _linked(place: str, path: str, root: str, source: Path) -> str:
-    there = os.path.realpath(place)
-    inside = there.startswith(f"{root}{os.sep}")
-    if inside and os.path.isfile(there):
-        return there
-    what = "a folder" if inside and os.path.isdir(there) else "something outside of it" if not inside else "nothing"
+    target = os.path.realpath(place)
+    inside = target.startswith(f"{root}{os.sep}")
+    if inside and os.path.isfile(target):
+        return target
+    kind = "a folder" if inside and os.path.isdir(target) else "something outside of it" if not inside else "nothing"
     raise ConfigurationError(
-        f"checkpoint: {path!r} in {os.fspath(source)!r} is a link to {what} ({os.readlink(place)!r}); links are followed to "
+        f"checkpoint: {path!r} in {os.fspath(source)!r} is a link to {kind} ({os.readlink(place)!r}); links are followed to "
         "files inside of the folder alone: put a copy in its place"
     )
 
@@ -292,8 +292,8 @@ def copy_file(read: Reader, size: int, descriptor: int, *, flush: bool = False) 
 def read_file(read: Reader, size: int) -> tuple[bytes, str]:
     """Read a file of about *size* bytes to its end, and return its content and hash."""
     chunks: list[bytes] = []
-    _, found = _take_in(read, size, lambda data: chunks.append(bytes(data)), None)
-    return b"".join(chunks), found
+    _, digest = _take_in(read, size, lambda data: chunks.append(bytes(data)), None)
+    return b"".join(chunks), digest
 
 
 def _take_in(

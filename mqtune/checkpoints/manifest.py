@@ -58,13 +58,13 @@ class Manifest:
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
-    def check_equals(self, there: Manifest, store: str) -> None:
+    def check_equals(self, stored: Manifest, store: str) -> None:
         """Check that the stored checkpoint has the same content. NaN equals NaN.
 
         Raises:
             CheckpointExists: it has other files, bytes or counters.
         """
-        mine, theirs = (_seal([m.files, m.directories, dict(m.counters)]) for m in (self, there))
+        mine, theirs = (_seal([m.files, m.directories, dict(m.counters)]) for m in (self, stored))
         if mine != theirs:
             raise CheckpointExists(
                 f"checkpoint {self.id} is in {store} with another content; checkpoints never change: save it under a new id"
@@ -99,8 +99,8 @@ class Manifest:
                     f"{__version__}, reads version {_VERSION}: upgrade it"
                 )
             body, expected = stored["checkpoint"], stored["sha256"]
-            if (found := _seal(body)) != expected:
-                raise CheckpointBroken(f"{broken} was changed: its SHA-256 should be {expected}, and is {found}")
+            if (seal := _seal(body)) != expected:
+                raise CheckpointBroken(f"{broken} was changed: its SHA-256 should be {expected}, and is {seal}")
             manifest = cls(
                 id=body["id"],
                 content=body["content"],
@@ -178,12 +178,12 @@ class Arrival:
             CheckpointBroken: one differs from the manifest.
         """
         if size != file.size:
-            found = f"has {size:,} bytes instead of {file.size:,}"
+            problem = f"has {size:,} bytes instead of {file.size:,}"
         elif xxh3 != file.xxh3:
-            found = f"has the hash {xxh3} instead of {file.xxh3}"
+            problem = f"has the hash {xxh3} instead of {file.xxh3}"
         else:
             return
-        raise CheckpointBroken(f"checkpoint {self._manifest.id} is broken: its file {file.path!r} {found}")
+        raise CheckpointBroken(f"checkpoint {self._manifest.id} is broken: its file {file.path!r} {problem}")
 
     def place(self, file: StoredFile) -> str:
         return os.path.join(self._folder, file.path)

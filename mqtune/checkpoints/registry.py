@@ -39,8 +39,8 @@ def open_store(url: str) -> CheckpointStore:
     _check_place(place)
     if (path := _local_path(place)) is not None:
         return DirectoryStore(path, name=name)
-    if (found := _installed(place)) is not None:
-        return _open_installed(found, url)
+    if (store := _installed(place)) is not None:
+        return _open_installed(store, url)
     from mqtune.checkpoints.remote import FsspecStore, protocols  # noqa: PLC0415 - it imports fsspec
 
     scheme = _scheme_of(place)
@@ -98,7 +98,7 @@ def schemes() -> list[str]:
     """Return the known URL schemes, sorted: built in, of installed packages, and fsspec's."""
     from mqtune.checkpoints.remote import protocols  # noqa: PLC0415 - it imports fsspec
 
-    return sorted({*_FOLDERS, *(each.name.lower() for each in _entry_points()), *protocols()})
+    return sorted({*_FOLDERS, *(entry.name.lower() for entry in _entry_points()), *protocols()})
 
 
 def _check_place(place: str) -> None:
@@ -109,8 +109,8 @@ def _check_place(place: str) -> None:
 
 
 def _scheme_of(place: str) -> str:
-    found = _SCHEME.match(place)
-    return found["scheme"].lower() if found is not None else ""
+    matched = _SCHEME.match(place)
+    return matched["scheme"].lower() if matched is not None else ""
 
 
 def _entry_points() -> list[EntryPoint]:
@@ -128,13 +128,13 @@ def _installed(place: str) -> EntryPoint | None:
     """
     scheme = _scheme_of(place)
     # The same package may be found twice on the path.
-    found = {each.value: each for each in _entry_points() if each.name.lower() == scheme}
-    if len(found) > 1:
+    by_value = {entry.value: entry for entry in _entry_points() if entry.name.lower() == scheme}
+    if len(by_value) > 1:
         raise ConfigurationError(
             f"{scheme}:// URLs are opened by more than one installed package: "
-            f"{', '.join(sorted(_package_of(each) for each in found.values()))}; uninstall all but one"
+            f"{', '.join(sorted(_package_of(entry) for entry in by_value.values()))}; uninstall all but one"
         )
-    return next(iter(found.values()), None)
+    return next(iter(by_value.values()), None)
 
 
 def _open_installed(entry: EntryPoint, url: str) -> CheckpointStore:
@@ -162,12 +162,12 @@ def _package_of(entry: EntryPoint) -> str:
 
 def _local_path(place: str) -> str | None:
     """Return the local folder of a place, or None for another kind of URL."""
-    found = _SCHEME.match(place)
-    if found is None:
+    matched = _SCHEME.match(place)
+    if matched is None:
         return place
-    if found["scheme"].lower() not in _FOLDERS or "::" in place:
+    if matched["scheme"].lower() not in _FOLDERS or "::" in place:
         return None
-    path = place[found.end() :].removeprefix("localhost")
+    path = place[matched.end() :].removeprefix("localhost")
     if not path.startswith("/"):
         raise ConfigurationError(
             f"the place for checkpoints is {place!r}, which names no absolute path: write file:///folder, with three slashes"

@@ -141,15 +141,15 @@ class FsspecStore(CheckpointStore):
                 id=id, content=content, files=files, directories=tuple(listing.directories), counters=plain
             )
             with self._storing("write to"):
-                there = self._get(place)
-                if there is None:
+                stored = self._get(place)
+                if stored is None:
                     self._put(place, manifest.encode())
         except BaseException:
             self._withdraw(id, folder, content)
             raise
-        if there is not None:
+        if stored is not None:
             self._remove(folder)
-            manifest.check_equals(Manifest.decode(there, id, place), self.describe())
+            manifest.check_equals(Manifest.decode(stored, id, place), self.describe())
         return manifest.size
 
     def _send(self, index: int, file: SourceFile, folder: str) -> StoredFile:
@@ -322,10 +322,10 @@ class FsspecStore(CheckpointStore):
         """Return the paths of the objects in a folder, which may be missing if it is empty."""
         self._files.invalidate_cache()
         try:
-            found = self._files.ls(folder, detail=False)
+            listed = self._files.ls(folder, detail=False)
         except FileNotFoundError:
             return []
-        paths = (path.rstrip("/") for path in found)
+        paths = (path.rstrip("/") for path in listed)
         # Some stores list a folder as an entry of itself.
         return [path for path in paths if posixpath.basename(path) != posixpath.basename(folder)]
 
@@ -333,7 +333,7 @@ class FsspecStore(CheckpointStore):
         """Return the store's time of the last change at or below *path*, or infinity if unknown."""
         self._files.invalidate_cache()
         try:
-            return max(float(self._files.modified(each).timestamp()) for each in self._files.find(path) or [path])
+            return max(float(self._files.modified(entry).timestamp()) for entry in self._files.find(path) or [path])
         # Not every store of fsspec knows times of change.
         except (FileNotFoundError, NotImplementedError):
             return math.inf
@@ -345,18 +345,18 @@ class FsspecStore(CheckpointStore):
             self._files.rm(path, recursive=True)
 
     @contextmanager
-    def _storing(self, what: str) -> Iterator[None]:
+    def _storing(self, action: str) -> Iterator[None]:
         """Turn any error within the block into StoreUnavailable, as fsspec's drivers raise many."""
         try:
             yield
         except MqtuneError:
             raise
         except Exception as error:
-            raise self._unavailable(what, error) from error
+            raise self._unavailable(action, error) from error
 
-    def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
+    def _unavailable(self, action: str, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(
-            f"{myself()} can't {what} the checkpoint store {self.describe()}: {type(error).__name__}: {error}; see whether "
+            f"{myself()} can't {action} the checkpoint store {self.describe()}: {type(error).__name__}: {error}; see whether "
             "this machine reaches it, with credentials that may read and write"
         )
 

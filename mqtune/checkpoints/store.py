@@ -177,7 +177,7 @@ class CheckpointStore(ABC):
         progress.
         """
 
-    # For ``mqtune delete --unused``, which never collects a store without these methods.
+    # For ``mqtune gc``, which never collects a store without these methods.
 
     def claim(self, tenant: Tenant) -> None:
         """Record that an experiment has checkpoints here, once for each broker."""
@@ -199,8 +199,8 @@ class CheckpointStore(ABC):
 
     def remove(self) -> None:
         """Delete all checkpoints and the store's own files. Other files stay."""
-        for each in self.ids():
-            self.delete(each)
+        for checkpoint in self.ids():
+            self.delete(checkpoint)
 
     def staging(self) -> Path:
         """Return a new empty folder for a checkpoint, which ``save`` may move instead of copying.

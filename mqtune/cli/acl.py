@@ -1,4 +1,4 @@
-"""``mqtune acl``: accounts on a shared Redis server."""
+"""``mqtune fleet acl``: accounts on a shared Redis server."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.services.ownership.acl import ROLES, Role, account, password_hash, rules_of
 
 _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
+#: Sources of a password.
+_STDIN: Final = "stdin"
+_HASH: Final = "sha256:"
 
 
 @click.command("acl")
 @click.argument("role", type=click.Choice(ROLES))
 @click.option("--user", help="Name of the account; by default mqtune-ROLE.")
 @click.option(
-    "--password-stdin",
-    is_flag=True,
-    help=f"Read the password from standard input. By default it is that of ${_VARIABLE}, or else a new one.",
+    "--password",
+    "source",
+    metavar=f"{_STDIN}|{_HASH}HEX",
+    help=f"{_STDIN}: read the password from standard input. {_HASH}HEX: its SHA-256. By default it is that of "
+    f"${_VARIABLE}, or else a new one.",
 )
-@click.option("--password-hash", "hashed", help="SHA-256 of the password in hex, instead of a password.")
 @click.option(
     "--experiments",
     default="*",
@@ -38,8 +42,7 @@ _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
 @click.option(
     "--all-keys",
     is_flag=True,
-    help="Let a driver for all experiments see the names of all keys on the server, which mqtune delete --unused "
-    "needs.",
+    help="Let a driver for all experiments see the names of all keys on the server, which mqtune gc needs.",
 )
 @click.option(
     "--db",
@@ -49,11 +52,10 @@ _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
     help="Number of the database, as in the broker's URL.",
 )
 @click.option("--aclfile", is_flag=True, help="Print the line for an ACL file instead of a command for redis-cli.")
-def command(
+def _acl(
     role: Role,
     user: str | None,
-    password_stdin: bool,
-    hashed: str | None,
+    source: str | None,
     experiments: str,
     remote_control: bool,
     all_keys: bool,
@@ -63,21 +65,14 @@ def command(
     """Print the command that creates an account on Redis (7 or later) or Valkey.
 
     \b
-    mqtune acl worker | redis-cli
+    mqtune fleet acl worker | redis-cli
 
     Only the password's hash is printed; a new password goes to standard error. An existing account gets this version's
     rules and keeps its passwords. A second command records the account in the audit stream, which `mqtune events`
     shows.
     """  # noqa: D301 - click wants the character itself
     user = user or f"mqtune-{role}"
-    made = ""
-    if hashed is None:
-        password = _password(from_stdin=password_stdin)
-        if not password:
-            password = made = secrets.token_urlsafe(24)
-        hashed = password_hash(password)
-    elif password_stdin:
-        raise ConfigurationError("--password-stdin and --password-hash: give only one of them")
+    hashed, made = _hash_of(source)
     rules = rules_of(role, experiments=experiments, db=db, remote_control=remote_control, all_keys=all_keys)
     line = account(user, hashed, rules, aclfile=aclfile)
     if made:
@@ -94,10 +89,29 @@ def command(
         click.echo(audit_line("acl", user, f"{role} for {experiments}"))
 
 
-def _password(*, from_stdin: bool) -> str:
-    if not from_stdin:
-        return os.environ.get(_VARIABLE, "")
+def _hash_of(source: str | None) -> tuple[str, str]:
+    """Return a password's hash, and the password if it is new.
+
+    Raises:
+        ConfigurationError: standard input has no password, or *source* is unknown.
+    """
+    if source is not None and source.startswith(_HASH):
+        return source.removeprefix(_HASH), ""
+    if source not in (None, _STDIN):
+        raise ConfigurationError(
+            f"--password takes {_STDIN} or {_HASH}HEX, not the password itself, which other users of this machine could "
+            f"see; or set ${_VARIABLE}"
+        )
+    password = os.environ.get(_VARIABLE, "") if source is None else _from_stdin()
+    new = "" if password else secrets.token_urlsafe(24)
+    return password_hash(password or new), new
+
+
+def _from_stdin() -> str:
     password = sys.stdin.readline().rstrip("\r\n")
     if not password:
-        raise ConfigurationError("--password-stdin: standard input is empty; write the password on its first line")
+        raise ConfigurationError("--password stdin: standard input is empty; write the password on its first line")
     return password
+
+
+COMMANDS: Final = {"acl": _acl}

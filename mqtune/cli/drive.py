@@ -1,4 +1,4 @@
-"""``mqtune drive``: becomes an experiment's driver, without its script."""
+"""``mqtune drive``: continues an experiment without its script."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mqtune.results.experiments import state_of_folder, with_failures
 
 @click.command("drive")
 @name_argument
-@broker_option("The Redis server that has the experiment; by default this machine's own.")
-@click.option("--max-trials", type=click.IntRange(min=1), help="How many trials there are to be in all.")
+@broker_option("The Redis server that has the experiment; by default its own, on this machine.")
+@click.option("--max-trials", type=click.IntRange(min=1), help="Total number of trials to run.")
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
@@ -24,14 +24,14 @@ from mqtune.results.experiments import state_of_folder, with_failures
     show_envvar=True,
     default="text",
     show_default=True,
-    help="Log warnings as text, or as JSON: an object on each line, with experiment, trial and attempt.",
+    help="Log warnings as text, or as one JSON object per line.",
 )
 def command(name: str, broker: str | None, max_trials: int | None, log_format: LogFormat) -> None:
-    """Become the driver of experiment NAME, and continue where its last driver stopped.
+    """Take over experiment NAME, and continue where its last driver stopped, without its script.
 
-    That may have ended by Ctrl-C, a crash or a power failure; trials on a broker's workers keep running. An experiment
-    with your own scheduler, searcher or function needs its script: run that again. The exit code is 130 after Ctrl-C,
-    and 1 if no trial has a result or every trial failed.
+    The last driver may have ended by Ctrl-C, a crash or a power failure. Meanwhile, trials on a broker's workers keep
+    running. An experiment with your own scheduler, searcher or function needs its script: run that again. The exit code
+    is 130 after Ctrl-C, and 1 if no trial has a result or every trial failed.
     """
     from mqtune.tuner import Tuner  # noqa: PLC0415 - celery's import takes half a second, and --help needs none of it
 
@@ -47,7 +47,7 @@ def command(name: str, broker: str | None, max_trials: int | None, log_format: L
     finally:
         tuner.close()
     if was_finished:
-        click.echo(f"experiment {name} is finished; give --max-trials to run more than its {len(results)} trials")
+        click.echo(f"experiment {name} has finished; to run more than its {len(results)} trials, give --max-trials")
     state = with_failures(state_of_folder(results.folder, results.outcome), results.experiment.statuses)
     show_experiment(output(), results, state, str(results.folder))
     results.raise_if_failed()

@@ -52,15 +52,19 @@ class ExperimentEvent(NamedTuple):
 @click.command("events")
 @click.argument("name", required=False, shell_complete=complete_experiment)
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=_SHOWN, show_default=True, help="Show so many of the newest."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=_SHOWN,
+    show_default=True,
+    help="Show at most this many, newest last.",
 )
 @broker_option("The Redis server that has the experiment, or whose audit stream is shown.")
 @json_option
 def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) -> None:
-    """List people's requests of experiment NAME, or their changes of the broker's fleet.
+    """List who requested what, and when: of experiment NAME, or on the whole broker.
 
-    For an experiment it lists its creator, drivers, and requests with answers. Without NAME it lists the broker's audit
-    stream: drained workers, disabled devices, quotas, caps, submitted scripts, deleted and archived experiments,
+    For an experiment it lists its creation, drivers, and requests with answers. Without NAME it lists the broker's
+    audit stream: drained workers, disabled devices, quotas, caps, submitted scripts, deleted and archived experiments,
     accounts, and each --force. That needs an account for all experiments.
     """
     if name is not None:
@@ -84,7 +88,7 @@ def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) 
     if as_json:
         print_json([entry._asdict() for entry in entries])
     elif not entries:
-        say("nothing has been noted yet")
+        say("the audit stream is empty")
     else:
         cells = ((_when(entry.at), entry.by, entry.action, entry.target, entry.detail) for entry in entries)
         print_table(("when", "who", "what", "of", "more"), (map(printable, row) for row in cells))
@@ -127,7 +131,7 @@ def _rows(events: Iterable[Event], answers: dict[str, RequestAnswered]) -> Itera
 def _event_cells(event: ExperimentEvent) -> tuple[str, ...]:
     given = " ".join(f"{name}={json.dumps(value, default=str)}" for name, value in event.arguments.items())
     what = " ".join(part for part in (event.action, event.trial, given) if part)
-    answers = {None: "no driver has answered yet", True: "done" if event.by else "", False: "refused"}
+    answers = {None: "not answered yet", True: "done" if event.by else "", False: "refused"}
     answer = ": ".join(part for part in (answers[event.done], event.reason) if part)
     return _when(event.at), printable(event.by), printable(what), printable(answer)
 

@@ -9,9 +9,8 @@ from typing import Final, Protocol, cast
 import click
 
 from mqtune.cli.archive import copy_there
-from mqtune.cli.code import export_code
 from mqtune.cli.output import broker_option, one_of, say
-from mqtune.cli.place import complete_trial, find_place, is_asked_for, name_argument, opened
+from mqtune.cli.place import find_place, name_argument, opened
 from mqtune.core.entry_points import EXPORTERS, LOGGERS, load_point, names_in
 from mqtune.core.errors import MqtuneError
 from mqtune.results.frames import Row, Rows, attempt_rows, report_rows, trial_rows
@@ -36,7 +35,6 @@ def _formats() -> list[str]:
 
 @click.command("export")
 @name_argument
-@click.argument("trial", required=False, shell_complete=complete_trial)
 @click.option("-o", "--output", "path", type=click.Path(path_type=Path), help="The file; by default standard output.")
 @click.option(
     "--format",
@@ -45,58 +43,36 @@ def _formats() -> list[str]:
     metavar="FORMAT",
     help="csv, jsonl, parquet, optuna, syne-tune or mqtune; by default the ending of the file's name, or csv.",
 )
-@click.option("--rows", type=click.Choice(_ROWS), default="trials", show_default=True, help="What a row, or line, is.")
+@click.option("--rows", type=click.Choice(_ROWS), help="What a row, or line, is; by default a trial.")
 @click.option(
     "--to",
     "tools",
     multiple=True,
     metavar="TOOL[=PLACE]",
-    help="Write into a tool in place of a file: tensorboard=FOLDER, mlflow=ADDRESS, wandb=PROJECT, opentelemetry=ADDRESS; may be repeated.",
-)
-@click.option(
-    "--code",
-    is_flag=True,
-    help="List the files that ran, as the driver has brought them; with --output write them to a new folder. Without "
-    "TRIAL they are those of the attempt that started last.",
+    help="Write into a tool: tensorboard=FOLDER, mlflow=ADDRESS, wandb=PROJECT, opentelemetry=ADDRESS; may be repeated. "
+    "A file is then written only if another option asks for one.",
 )
 @broker_option("The Redis server that has the experiment, unless it is on this machine.")
-@click.option("--json", "as_json", is_flag=True, help="With --code: print JSON.")
 def command(
-    name: str,
-    trial: str | None,
-    path: Path | None,
-    wanted: str | None,
-    rows: Rows,
-    tools: tuple[str, ...],
-    broker: str | None,
-    *,
-    code: bool,
-    as_json: bool,
+    name: str, path: Path | None, wanted: str | None, rows: Rows | None, tools: tuple[str, ...], broker: str | None
 ) -> None:
-    """Write an experiment as a file or folder, or into another tool.
+    """Write an experiment to a file, to a folder, or into another tool.
 
-    Parquet needs pandas and pyarrow. Optuna's journal is for its JournalFileBackend, has a study of the experiment's
-    name, and needs Optuna. A folder of mqtune is a copy for `mqtune show FOLDER` and other commands. --to needs the
-    tool's extra, and skips rows that the tool has. Reading code from a broker needs a driver's or worker's account.
+    Parquet needs pandas and pyarrow. optuna writes a journal for Optuna's JournalFileBackend, with a study of the
+    experiment's name. mqtune writes a copy for `mqtune show FOLDER` and other commands. --to needs the tool's extra,
+    and skips rows that the tool already has.
     """
-    if code:
-        if wanted is not None or tools or is_asked_for("rows"):
-            raise click.UsageError("--code writes files as they ran; leave out --format, --rows and --to")
-        export_code(name, trial, broker, path, as_json=as_json)
-        return
-    if trial is not None or as_json:
-        raise click.UsageError("TRIAL and --json are for --code")
     if tools:
-        if path is not None or wanted is not None:
-            raise click.UsageError("--to writes no file; leave out --output and --format")
         _log(name, broker, [_logger(tool) for tool in tools])
-        return
+        if path is None and wanted is None and rows is None:
+            return
     format_ = wanted or _format_of(path)
     if path is None and format_ not in _TEXTS:
-        raise click.UsageError(f"{format_} is not for a terminal; give --output FILE")
+        raise click.UsageError(f"{format_} can't be written to a terminal; give --output FILE")
     if path is not None and format_ == "mqtune":
         copy_there(find_place(name, broker), path)
         return
+    rows = rows or "trials"
     with opened(find_place(name, broker)) as view:
         if path is None:
             for part in _text(view.results, format_, rows):
@@ -125,7 +101,7 @@ def _format_of(path: Path | None) -> str:
 def _logger(tool: str) -> _Logger:
     name, _, place = tool.partition("=")
     if name not in (names := names_in(LOGGERS)):
-        raise click.UsageError(f"there is no logger {name!r}; there are {', '.join(names)}")
+        raise click.UsageError(f"unknown tool {name!r}; there are {', '.join(names)}")
     return cast("_Logger", load_point(LOGGERS, name)(*filter(None, [place])))
 
 

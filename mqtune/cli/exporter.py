@@ -1,4 +1,4 @@
-"""``mqtune exporter``: serves a fleet's metrics."""
+"""``mqtune fleet exporter``: serves a fleet's metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
 @click.option(
     "--address", default="127.0.0.1", show_default=True, help="Address that this port is at. It asks for no password."
 )
-def command(broker: str, port: int, address: str) -> None:
+def _exporter(broker: str, port: int, address: str) -> None:
     """Serve a fleet's metrics for Prometheus, until Ctrl-C or SIGTERM.
 
     These are waiting trials by experiment and queue; shares, quotas and slots; missing or lagging drivers; Redis'
@@ -53,3 +53,6 @@ def command(broker: str, port: int, address: str) -> None:
     say(f"figures of {redact(broker)} for Prometheus at http://{address}:{taken}/metrics")
     sys.stdout.flush()
     ended.wait()
+
+
+COMMANDS: Final = {"exporter": _exporter}

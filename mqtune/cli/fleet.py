@@ -8,14 +8,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from mqtune.cli.machine_use import described_use, is_running, short_use_text, use_in, uses_on
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.owners import has_others, is_of, owner_option
 from mqtune.cli.place import Place, opened
+from mqtune.cli.verbs import SECTIONS, Verbs
 from mqtune.core.crews import register_of
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
@@ -31,7 +34,7 @@ from mqtune.core.version import UPGRADE, __version__, meets, minor
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
 from mqtune.services.shares.divider import Cap, Demand, Table, entitlements, to_share
-from mqtune.services.shares.overview import Share, busy_slots, shares_of
+from mqtune.services.shares.overview import ShareSummary, busy_slots, shares_of
 
 if TYPE_CHECKING:
     from mqtune.client import ExperimentHandle
@@ -70,20 +73,65 @@ _WORKER_HEADS: Final = ("name", "busy", "slots", "gpus", "up", "queue", "version
 _SECTIONS: Final = ("workers", "queues", "runs")
 
 
-@click.command("fleet")
-@broker_option("The Redis server that the workers use.", required=True)
+#: The modules of the group's verbs.
+_MODULES: Final = {
+    **dict.fromkeys(("drain", "undrain"), "mqtune.cli.drain"),
+    "quota": "mqtune.cli.quota",
+    "acl": "mqtune.cli.acl",
+    "exporter": "mqtune.cli.exporter",
+}
+_VERBS: Final = {verb: text for verb, text in SECTIONS["Fleet"].items() if verb.startswith("fleet ")}
+
+
+def _find(verb: str) -> click.Command:
+    found: click.Command = import_module(_MODULES[verb]).COMMANDS[verb]
+    return found
+
+
+@click.group(
+    "fleet",
+    cls=Verbs,
+    find=_find,
+    sections={"Verbs": {verb.removeprefix("fleet "): text for verb, text in _VERBS.items()}},
+    invoke_without_command=True,
+    subcommand_metavar="[VERB …]",
+)
+@broker_option("The Redis server that the workers use.")
 @click.option(
     "--only", "sections", multiple=True, type=click.Choice(_SECTIONS), help="Show only this section; may be repeated."
 )
 @owner_option
 @json_option
-def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool) -> None:
-    """Show the connected workers, their queues, running trials, and experiments without a slot.
+@click.pass_context
+def command(
+    context: click.Context, broker: str | None, sections: tuple[str, ...], owner: str, *, as_json: bool
+) -> None:
+    """Show workers, queues, running trials, and experiments without a slot; or run a VERB.
 
     Trials are shown with their use of the machine. Counting a queue's messages needs a driver's or monitor's account.
-    With --owner, only that owner's trials and workers are shown. Owners of trials are shown if one of them is somebody
-    else.
+    Owners of trials are shown if one of them is somebody else.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_early_options(context, context.invoked_subcommand)
+        return
+    if not broker:
+        raise click.MissingParameter(ctx=context, param=_parameter(context, "broker"))
+    _show(broker, sections, owner, as_json=as_json)
+
+
+def _parameter(context: click.Context, name: str) -> click.Parameter:
+    return next(each for each in context.command.params if each.name == name)
+
+
+def _refuse_early_options(context: click.Context, verb: str) -> None:
+    """Refuse options in front of a verb, where they would have no effect."""
+    for name in context.params:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = _parameter(context, name).opts[0]
+            raise click.UsageError(f"options follow the verb: mqtune fleet {verb} … {option}")
+
+
+def _show(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool) -> None:
     asked, sections = sections, sections or _SECTIONS
     with open_fleet(broker) as fleet:
         connected = fleet.workers()
@@ -214,7 +262,7 @@ def _waiting(fleet: Fleet, queue: str) -> int | None:
 class Shares(NamedTuple):
     """A fleet's shares, largest first, and quotas; each None if the account may not know it."""
 
-    shares: list[Share] | None
+    shares: list[ShareSummary] | None
     quotas: list[Quota] | None
 
 
@@ -254,21 +302,21 @@ def experiments_of(broker: str) -> list[str]:
 
 
 def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -> str:
-    """Return how a person can give an experiment more slots, perhaps by raising a cap.
+    """Return the command that gives an experiment more slots, or the person who can raise a cap.
 
     *table* is None if the account may not know it.
     """
     token = busy_as(name)
     mine = next((each for each in table.demands if each.experiment == token), None) if table is not None else None
     if table is None or mine is None:
-        return f"have more: a greater share, or a higher priority: mqtune set {name} --help"
+        return f"a larger share, or a higher priority: mqtune set {name} --help"
     others = [each for each in table.demands if each is not mine]
     rank = PRIORITIES.index(mine.priority)
     higher = [p for p in PRIORITIES[:rank] if any(each.priority == p and each.wanted for each in others)]
     if not higher:
         share = 2 * mine.weight
         above = _above_caps(mine, table, lambda cap: cap.share < share, f"--share {share:g}")
-        return above or f"have more: mqtune set {name} share={share:g}"
+        return above or f"mqtune set {name} share={share:g}"
     register = register_of(workers)
     shared = to_share(register.slots, register.busy, {each.experiment for each in table.demands})
 
@@ -280,14 +328,14 @@ def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -
     helps = next((p for p in reversed(higher) if slots_with(p) > slots_with(mine.priority)), higher[-1])
     rank = PRIORITIES.index(helps)
     above = _above_caps(mine, table, lambda cap: PRIORITIES.index(cap.priority) > rank, f"--priority {helps}")
-    return above or f"have more: mqtune set {name} priority={helps}"
+    return above or f"mqtune set {name} priority={helps}"
 
 
 def _above_caps(mine: Demand, table: Table, forbids: Callable[[Cap], bool], wanted: str) -> str:
     """Return how to raise a cap that forbids the wanted setting; empty without one."""
     for pattern in mine.quotas:
         if forbids(cap := table.caps.get(pattern, Cap())):
-            return f"have more: ask {cap.by or 'an operator'} to raise the cap: mqtune quota '{pattern}' {wanted}"
+            return f"ask {cap.by or 'an operator'} to raise the cap: mqtune fleet quota '{pattern}' {wanted}"
     return ""
 
 
@@ -326,7 +374,7 @@ class Run(NamedTuple):
         return {**self._asdict(), "owner": self.owner._asdict(), "use": described_use(self.use)}
 
 
-def _waiting_row(share: Share, names: Mapping[str, str]) -> list[str]:
+def _waiting_row(share: ShareSummary, names: Mapping[str, str]) -> list[str]:
     name = names.get(share.token, "another experiment")
     cells = (name, duration(share.waiting_s), share.priority, f"{share.share:g}", str(share.wanted))
     return [*map(printable, cells)]

@@ -27,23 +27,23 @@ _NAME_CHARS: Final = 100
 
 @click.command("import")
 @click.argument("source")
-@click.option("--name", metavar="NAME", help="The experiment's name here; by default as there.")
+@click.option("--name", metavar="NAME", help="Name of the experiment here; by default its name in SOURCE.")
 @click.option(
     "--from",
     "tool",
     **one_of(lambda: [_CSV, *names_in(IMPORTERS)]),
     metavar="TOOL",
-    help="The tool that wrote SOURCE: optuna, ray, syne-tune or csv; by default SOURCE is looked at.",
+    help="The tool that wrote SOURCE: optuna, ray, syne-tune or csv; by default detected.",
 )
-@click.option("--metric", default="", metavar="NAME", help="What it optimises, where SOURCE does not say.")
-@click.option("--mode", type=click.Choice(("min", "max")), help="Whether less is better, or more.")
-@click.option("--study", default="", metavar="NAME", help="Which study of Optuna's, where there are several.")
+@click.option("--metric", default="", metavar="NAME", help="The optimised metric, if SOURCE does not say.")
+@click.option("--mode", type=click.Choice(("min", "max")), help="Whether to minimise or maximise the metric.")
+@click.option("--study", default="", metavar="NAME", help="The Optuna study, if there are several.")
 def command(source: str, name: str | None, tool: str | None, metric: str, mode: str | None, study: str) -> None:
-    """Save another tool's experiment on this machine.
+    """Import another tool's experiment to this machine.
 
     SOURCE is a folder of Ray Tune or Syne Tune, an Optuna storage (a file, or a URL such as sqlite:///study.db), or a
     CSV file. A CSV file has a row for each trial, and needs --metric and --mode. Unfinished trials count as stopped
-    early, or are left out. A searcher learns from it by WarmStart("NAME").
+    early, or are left out. A searcher can learn from it by WarmStart("NAME").
     """
     foreign = _read(source, tool or _tool_of(source), metric, mode or "", study)
     wanted = name or _NOT_ALLOWED.sub("-", foreign.name).strip("-._")[:_NAME_CHARS]
@@ -75,8 +75,8 @@ def _tool_of(source: str) -> str:
     if missing is not None and not path.is_dir() and ("://" in source or path.exists()):
         raise missing
     if path.is_dir():
-        raise ConfigurationError(f"{source} is a folder neither of Ray Tune's nor of Syne Tune's")
-    raise ConfigurationError(f"there is no {source}; give a folder, a file, or the URL of a storage of Optuna's")
+        raise ConfigurationError(f"{source} is not a folder of Ray Tune or Syne Tune")
+    raise ConfigurationError(f"{source} does not exist; give a folder, a file, or the URL of an Optuna storage")
 
 
 def _read(source: str, tool: str, metric: str, mode: str, study: str) -> Foreign:

@@ -34,15 +34,15 @@ _NAME_CHARS: Final = 60
 @click.command("init")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 def command(folder: Path) -> None:
-    """Write a starter project into FOLDER: a script, a unit of systemd, and a compose file.
+    """Write a starter project into FOLDER: a script, a systemd unit, and a Compose file.
 
-    The script runs as it is. Existing files are not replaced.
+    The script runs unchanged. Existing files are not replaced.
     """
     contents = _contents(folder.resolve())
     existing = [name for name in contents if (folder / name).exists()]
     for name in _SHARED & {*existing}:
         existing.remove(name)
-        click.echo(f"left as it is: {folder / name}, where this belongs: {' '.join(contents.pop(name).split())}")
+        click.echo(f"not changed: {folder / name}; add to it: {' '.join(contents.pop(name).split())}")
     if existing:
         raise ConfigurationError(f"{folder} has {', '.join(existing)} already; give another folder: mqtune init FOLDER")
     try:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 @click.command("label")
 @name_argument
 @click.argument("trials", nargs=-1, metavar="[TRIAL]…", shell_complete=complete_trial)
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag to add; may be repeated.")
-@click.option("--untag", "untags", multiple=True, metavar="TAG", help="A tag to take away; may be repeated.")
-@click.option("--note", metavar="TEXT", help="A line to add below the notes.")
-@click.option("--replace", is_flag=True, help="The note takes the place of all notes; an empty one removes them.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Add this tag; may be repeated.")
+@click.option("--untag", "untags", multiple=True, metavar="TAG", help="Remove this tag; may be repeated.")
+@click.option("--note", default="", metavar="TEXT", help="Add a line to the notes.")
+@click.option("--notes", metavar="TEXT", help="Replace the notes. An empty text removes them.")
 @wait_option
 @force_option
 @broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
@@ -41,20 +41,20 @@ def command(
     trials: tuple[str, ...],
     tags: tuple[str, ...],
     untags: tuple[str, ...],
-    note: str | None,
+    note: str,
+    notes: str | None,
     wait_s: float,
     broker: str | None,
     *,
-    replace: bool,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Give an experiment, or some of its trials, tags and notes.
+    """Add or remove tags and notes of an experiment, or of some of its trials.
 
-    They apply immediately, even without a driver. `mqtune list --tag TAG` finds experiments by them,
-    `mqtune show NAME --tag TAG` trials.
+    They apply immediately, even without a driver. Find experiments by `mqtune list --tag TAG`, and trials by
+    `mqtune show NAME --tag TAG`.
     """
-    given, place = _labels(tags, untags, note, replace=replace), find_place(name, broker)
+    given, place = _labels(tags, untags, note, notes), find_place(name, broker)
     tell(place.name, label_chosen(place, trials, given, wait_s, force=force), as_json=as_json)
 
 
@@ -85,21 +85,19 @@ def label_chosen(
         yield from _requested(handle, url, place.folder, chosen, given, wait_s)
 
 
-def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str | None, *, replace: bool) -> Body:
+def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str, notes: str | None) -> Body:
     """Return the request's arguments.
 
     Raises:
-        click.UsageError: they are invalid.
+        click.UsageError: no label is given.
     """
-    if replace and note is None:
-        raise click.UsageError("--replace is for --note")
-    if note == "" and not replace:
-        raise click.UsageError("the note is empty; with --replace it removes the notes")
-    if not tags and not untags and note is None:
-        raise click.UsageError("give --tag, --untag or --note")
-    given = {"tags": list(tags), "untag": list(untags)}
-    notes = {} if note is None else {"notes" if replace else "note": note}
-    return {**{key: value for key, value in given.items() if value}, **notes}
+    lists: Body = {"tags": list(tags), "untag": list(untags), "note": note}
+    given = {key: value for key, value in lists.items() if value}
+    if notes is not None:
+        given["notes"] = notes
+    if not given:
+        raise click.UsageError("give --tag, --untag, --note or --notes")
+    return given
 
 
 def _chosen(experiment: Experiment, trials: Sequence[str]) -> list[TrialId]:
@@ -135,4 +133,4 @@ def _complete_copy(name: str, url: str, folder: Path) -> None:
         with undriven(name, url) as journal:
             complete_copy(journal, folder)
     except (AccessDenied, NameTaken) as error:
-        click.echo(f"{folder} has it once a driver has gone on: {error}", err=True)
+        click.echo(f"{folder} gets it when a driver continues: {error}", err=True)

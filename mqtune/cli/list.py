@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import time
+from collections.abc import Iterator
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ import click
 from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.owners import has_others, is_of, owner_of, owner_option
-from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, opened
+from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, names_on, opened
 from mqtune.cli.submit import state_on
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
@@ -51,16 +52,16 @@ _NEEDED: Final = {"created_at", "owner", "outcome", "metric", "trials", "best", 
 
 @click.command("list")
 @click.argument("names", nargs=-1, metavar="[NAME]…", shell_complete=complete_experiment)
-@click.option("--compare", is_flag=True, help="Show what each NAME has found, and how long it ran, side by side.")
-@broker_option("A Redis server whose experiments are listed too.")
+@click.option("--compare", is_flag=True, help="Compare results and run times; by default of all experiments.")
+@broker_option("A Redis server whose experiments to list too.")
 @click.option(
     "--tag",
     "tags",
     multiple=True,
     metavar="TAG",
-    help="List only experiments with this tag; may be repeated.",
+    help="Only experiments with this tag; may be repeated.",
 )
-@click.option("--notes", default="", metavar="TEXT", help="List only experiments with this text in their notes.")
+@click.option("--notes", default="", metavar="TEXT", help="Only experiments with this text in their notes.")
 @owner_option
 @json_option
 def command(
@@ -73,15 +74,14 @@ def command(
     compare: bool,
     as_json: bool,
 ) -> None:
-    """List the experiments on this machine, newest event first, then those on a broker.
+    """List experiments on this machine, and then those on a broker; or only each NAME.
 
-    Each is listed once. A broker's best values are shown only for short journals. NAMEs list only these. Owners are
-    shown if one of them is somebody else.
+    The most recently active comes first, and each is listed once. The best values of a broker's experiments are shown
+    only for short journals. Owners are shown if one of them is somebody else.
     """
-    if compare and not names:
-        raise click.UsageError("--compare needs experiments: mqtune list NAME NAME --compare")
-    if names:
-        _list_named(names, broker, Labels(tags, notes), owner, compare=compare, as_json=as_json)
+    if names or compare:
+        with _opened(names or _all_names(broker), broker, is_strict=bool(names)) as views:
+            _list_named(views, Labels(tags, notes), owner, compare=compare, as_json=as_json)
         return
     is_alone, is_filtered = broker is not None and is_asked_for(), bool(tags or notes)
     here = [] if is_alone else [described_here(folder) for folder in saved_experiments()]
@@ -118,24 +118,41 @@ def command(
         _print_broker(broker, there, wanted=_wanted(owner) if is_filtered else "")
 
 
+def _all_names(broker: str | None) -> tuple[str, ...]:
+    """Return the names of the experiments on this machine and on a broker."""
+    here = [] if broker is not None and is_asked_for() else [folder.name for folder in saved_experiments()]
+    return tuple(dict.fromkeys([*here, *(names_on(broker) if broker else [])]))
+
+
 def _wanted(owner: str) -> str:
     return "this owner, these tags and notes" if owner else "these tags and notes"
 
 
-def _list_named(
-    names: tuple[str, ...], broker: str | None, labels: Labels, owner: str, *, compare: bool, as_json: bool
-) -> None:
+@contextlib.contextmanager
+def _opened(names: tuple[str, ...], broker: str | None, *, is_strict: bool) -> Iterator[list[View]]:
+    """Yield views of experiments. Unreadable ones are an error, or else reported and left out."""
+    views = []
     with contextlib.ExitStack() as stack:
-        views = [stack.enter_context(opened(find_place(name, broker))) for name in names]
-        views = [view for view in views if view.results.experiment.labels.match(labels.tags, labels.notes)]
-        views = [view for view in views if is_of(view.results.experiment.owner, owner)]
-        described = [described_experiment(view) for view in views]
-        if as_json:
-            print_json(described)
-        elif compare:
-            print_table(_COMPARED, map(_comparison, views))
-        else:
-            _print(described)
+        for name in names:
+            try:
+                views.append(stack.enter_context(opened(find_place(name, broker))))
+            except MqtuneError as error:
+                if is_strict:
+                    raise
+                click.echo(f"mqtune: {printable(name)} can't be read: {printable(str(error))}", err=True)
+        yield views
+
+
+def _list_named(views: list[View], labels: Labels, owner: str, *, compare: bool, as_json: bool) -> None:
+    views = [view for view in views if view.results.experiment.labels.match(labels.tags, labels.notes)]
+    views = [view for view in views if is_of(view.results.experiment.owner, owner)]
+    described = [described_experiment(view) for view in views]
+    if as_json:
+        print_json(described)
+    elif compare:
+        print_table(_COMPARED, map(_comparison, views))
+    else:
+        _print(described)
 
 
 def _comparison(view: View) -> list[str]:

@@ -43,12 +43,12 @@ def command(
     broker: str | None,
     as_json: bool,
 ) -> None:
-    """Print the output of TRIAL of experiment NAME, or of the script submitted as NAME.
+    """Print the output of TRIAL of experiment NAME, or of its submitted script.
 
-    TRIAL is `driver` for the script. Each seat of a trial over several machines has an output: `7` is seat 0's, and
-    `7~1` seat 1's. It is read from a file here, a folder shared with the worker, or the worker through the broker. In a
-    terminal, control characters are escaped; elsewhere bytes are unchanged. With --json it is an object, or with
-    --follow several, one a line.
+    TRIAL is driver for the script. Each seat of a trial over several machines has its own output: 7 is seat 0's, and
+    7~1 seat 1's. It is read from a file here, a folder shared with the worker, or the worker through the broker. In a
+    terminal, control characters are escaped; elsewhere bytes are unchanged. --json prints an object, and with --follow
+    one object per line.
     """
     from mqtune.results.logs import follow_driver, follow_log  # noqa: PLC0415 - --help needs none of it
 
@@ -59,7 +59,7 @@ def command(
     if trial == DRIVER:
         if stderr or attempt is not None:
             raise click.UsageError(
-                "a submitted script has one output, that of its newest run; leave out --stderr and --attempt"
+                "a submitted script has one output, that of its latest run; leave out --stderr and --attempt"
             )
         pieces = follow_driver(name, _known_broker(name, broker), offset=offset, follow=follow)
     else:
@@ -106,6 +106,6 @@ def _decoder() -> codecs.IncrementalDecoder:
 def _known_broker(name: str, broker: str | None) -> str:
     if not broker:
         raise ConfigurationError(
-            f"what was submitted as {name!r} is on a broker; give its URL: --broker URL or $MQTUNE_BROKER"
+            f"the script submitted as {name!r} is on a broker; give its URL: --broker URL or $MQTUNE_BROKER"
         )
     return broker

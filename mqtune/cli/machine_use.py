@@ -101,8 +101,8 @@ def _device_text(name: str, use: DeviceUse) -> str:
     ]
     known = ", ".join(filter(None, parts))
     if use.percent is not None or not known:
-        return known or "its driver says nothing of it"
-    return f"{known} (how busy {'a part of a GPU' if name.startswith('MIG-') else 'it'} is, its driver does not say)"
+        return known or "its driver reports nothing"
+    return f"{known} (its driver does not report how busy {'a part of a GPU' if name.startswith('MIG-') else 'it'} is)"
 
 
 def _processes_text(use: LiveUse) -> str:
@@ -171,7 +171,7 @@ def warning_of(attempt: Attempt, use: LiveUse | None) -> str:
 def sharing_of(attempt: Attempt, use: LiveUse | None) -> str:
     """Return a note that other attempts share the figures, or an empty string."""
     slots = usage_of(attempt, use).get("gpu_slots", 1)
-    return f"{slots:.0f} slots share each device: its figures are those of all that runs there" if slots > 1 else ""
+    return f"{slots:.0f} slots share each device: its figures include everything that runs there" if slots > 1 else ""
 
 
 def idle_warnings(uses: Mapping[str, LiveUse]) -> list[str]:

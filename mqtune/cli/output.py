@@ -94,11 +94,12 @@ def print_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
     console.print(table)
 
 
-def is_wanted(parts: list[str], *, dry_run: bool, yes: bool) -> bool:
-    """Print the remains to delete. Return whether to delete them."""
+def is_wanted(parts: list[str], *, verb: str = "delete", dry_run: bool, yes: bool) -> bool:
+    """Print the parts to delete, or to archive. Return whether to do it."""
     for part in parts:
-        say(f"{'would delete' if dry_run else 'delete'}  {part}")
-    return not dry_run and is_confirmed("Really? Nothing brings it back", yes=yes)
+        say(f"{f'would {verb}' if dry_run else verb}  {part}")
+    question = "Really? This can't be undone" if verb == "delete" else "Really?"
+    return not dry_run and is_confirmed(question, yes=yes)
 
 
 def is_confirmed(question: str, *, yes: bool) -> bool:
@@ -110,6 +111,6 @@ def is_confirmed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise click.UsageError("can't ask for confirmation without a terminal; give --yes")
+        raise click.UsageError("can't ask for confirmation without a terminal; pass --yes")
     # Standard output is for results.
     return click.confirm(question, err=True)

@@ -1,4 +1,4 @@
-"""The verbs for trials evaluated outside, without a worker."""
+"""The verbs for trials that people evaluate themselves, without a worker."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mqtune.core.trial import Config
 from mqtune.results.results import json_text
 
 _broker = broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
-_tags = click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of a new trial; may be repeated.")
-_notes = click.option("--notes", default="", metavar="TEXT", help="What there is to say about a new trial.")
+_tags = click.option("--tag", "tags", multiple=True, metavar="TAG", help="Tag a new trial; may be repeated.")
+_notes = click.option("--notes", default="", metavar="TEXT", help="Notes of a new trial.")
 
 
 @click.command("ask")
@@ -28,11 +28,11 @@ _notes = click.option("--notes", default="", metavar="TEXT", help="What there is
     "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Within how long its result is to be told; after that it is FAILED. By default there is no such time.",
+    help="Mark the trial as FAILED if its result is not reported within this time. By default there is no limit.",
 )
 @_tags
 @_notes
-@click.option("--key", default="", help="A name of your own for it; asking again gives the same trial.")
+@click.option("--key", default="", help="Your own name for it. Asking for the same key again returns the same trial.")
 @wait_option
 @force_option
 @_broker
@@ -50,10 +50,10 @@ def _ask(
     notes: str,
     key: str,
 ) -> None:
-    """Begin a trial that you evaluate outside, with the searcher's next config or your own.
+    """Get a config to evaluate yourself: the searcher's next one, or your own.
 
-    The answer has the trial and its config; mqtune tell takes its result. The experiment waits until the trial is
-    ended: mqtune stop NAME TRIAL.
+    Prints the new trial's id and config. Report its result by `mqtune tell`, or give it up by `mqtune stop`. Until then
+    the experiment does not finish.
     """
     with steered(find_place(name, broker), force=force) as handle:
         request = partial(
@@ -75,10 +75,10 @@ def _ask(
 @name_argument
 @click.argument("told", nargs=-1, required=True, metavar="[TRIAL] METRIC=VALUE…")
 @config_option
-@click.option("--goes-on", is_flag=True, help="It is a report on the way, and not the last one.")
+@click.option("--intermediate", is_flag=True, help="An intermediate report, not the final result.")
 @_tags
 @_notes
-@click.option("--key", default="", help="A name of your own for a new trial; telling it again changes nothing.")
+@click.option("--key", default="", help="Your own name for a new trial. Reporting the same key again has no effect.")
 @wait_option
 @force_option
 @_broker
@@ -90,25 +90,28 @@ def _tell(
     configs: tuple[str, ...],
     wait_s: float,
     *,
-    goes_on: bool,
+    intermediate: bool,
     force: bool,
     as_json: bool,
     tags: tuple[str, ...],
     notes: str,
     key: str,
 ) -> None:
-    """Tell an outside result: of an asked trial, or, with --config, of any config.
+    """Report the result of a trial you evaluated, or of any --config.
 
-    Metrics are loss=0.3,training_iteration=9, or a JSON object. With the last report the trial is COMPLETED.
+    TRIAL is from `mqtune ask`. Metrics are loss=0.3,training_iteration=9, or a JSON object. The trial is then
+    COMPLETED.
     """
     first, *rest = told
     is_trial = "=" not in first and not first.lstrip().startswith("{")
     if is_trial == bool(configs) and not (key and not is_trial):
-        raise click.UsageError("name the trial whose result it is, or give the --config of a new one")
+        raise click.UsageError("give either TRIAL or the --config of a new trial")
     metrics = config_of(rest if is_trial else told)
     with steered(find_place(name, broker), force=force) as handle:
         which: str | Config = find_trial(experiment_of(handle), first) if is_trial else config_of(configs)
-        request = partial(handle.tell, which, metrics, ends=not goes_on, tags=tags, notes=notes, key=key, wait_s=wait_s)
+        request = partial(
+            handle.tell, which, metrics, ends=not intermediate, tags=tags, notes=notes, key=key, wait_s=wait_s
+        )
         tell(handle.name, [ask("tell", "", request)], as_json=as_json)
 
 

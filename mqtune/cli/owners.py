@@ -18,10 +18,10 @@ owner_option = click.option(
     "--owner",
     metavar="NAME",
     default="",
-    help=f"Show only those of this owner: a user, user@host, an account of the server, or {ME!r}.",
+    help=f"Only those of this owner: a user, user@host, an account of the server, or {ME}.",
 )
 #: Passed as *force*. Its use is recorded in the broker's audit stream.
-force_option = click.option("--force", is_flag=True, help="Do it although it is another's.")
+force_option = click.option("--force", is_flag=True, help="Act even if it belongs to somebody else.")
 
 
 def owner_of(described: Mapping[str, Any]) -> Owner:

@@ -91,7 +91,7 @@ def whole_name(name: str, broker: str | None) -> str:
     there: list[str] = []
     if broker and name not in here:
         with contextlib.suppress(MqtuneError):
-            there = _names_on(broker)
+            there = names_on(broker)
     return chosen("experiment", name, [*here, *there]) or name
 
 
@@ -110,7 +110,7 @@ def find_place(name: str, broker: str | None) -> Place:
     there: list[str] = []
     if broker and name not in here:
         try:
-            there = _names_on(broker)
+            there = names_on(broker)
         except MqtuneError:
             if chosen("experiment", name, here) is None:
                 raise
@@ -135,12 +135,13 @@ def newest_place(broker: str | None) -> Place:
         return Place(saved[0].name, saved[0], broker)
     if not broker:
         raise ConfigurationError("there is no experiment on this machine yet; try: mqtune demo")
-    if not (names := _names_on(broker)):
+    if not (names := names_on(broker)):
         raise ConfigurationError("there is no experiment on the broker yet")
     return Place(names[0], None, broker)
 
 
-def _names_on(broker: str) -> list[str]:
+def names_on(broker: str) -> list[str]:
+    """Return the names of a broker's experiments, newest first."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
     with Client(broker) as there:
@@ -254,8 +255,8 @@ def server_of(place: Place) -> Iterator[str]:
         yield place.broker
     elif place.folder is not None and is_in_folder_alone(place.folder):
         raise ConfigurationError(
-            f"experiment {place.name!r} is in {place.folder} alone, as it was imported, archived or ran in virtual time: it has no "
-            f"driver, and nothing of it can be steered. To delete it: mqtune delete {place.name} --here"
+            f"experiment {place.name!r} is in {place.folder} alone, as it was imported, archived or simulated: it has no "
+            f"driver to control. To delete it: mqtune delete {place.name}"
         )
     else:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""``mqtune plot``: draws an experiment."""
+"""``mqtune plot``: plots an experiment."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Final
 
 import click
 
-from mqtune.cli.output import broker_option, json_option, print_json
+from mqtune.cli.output import broker_option, say
 from mqtune.cli.place import complete_experiment, find_place, newest_place, opened
+from mqtune.core.errors import MqtuneError
 from mqtune.core.text import printable
+from mqtune.results.results import json_text
 
 #: As ``plots.KINDS``, whose import is slow.
 KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timeline", "rungs", "lineage", "pareto")
@@ -23,30 +25,40 @@ KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timel
     "--output",
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file: .png, .svg, .pdf, or .html for a page to zoom in; by default KIND.png.",
+    help="The file: .png, .svg, .pdf, or .html for an interactive plot; by default KIND.png.",
 )
-@broker_option("Read from this Redis server. That of $MQTUNE_BROKER is used only for what is not on this machine.")
-@json_option
+@broker_option("Read from this Redis server. $MQTUNE_BROKER is used only for experiments that are not on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Write the points as JSON, by default to standard output.")
 def command(name: str | None, kind: str | None, path: Path | None, broker: str | None, *, as_json: bool) -> None:
-    """Draw an experiment, running or ended: NAME, or its folder; by default the newest.
+    """Plot a running or ended experiment, by default the newest.
 
-    Without KIND, the file's name decides, such as curves.png, or else it is history. Needs mqtune's extra plot. --json
-    prints the points instead.
+    NAME is its name or folder. KIND is history, curves, parallel, slices, importances, timeline, rungs, lineage or
+    pareto. By default the name of the file decides, such as curves.png, or else it is history. Needs mqtune's extra
+    plot, except for --json.
     """
-    if as_json and path is not None:
-        raise click.UsageError("--json draws no file; leave out --output")
     from mqtune.results.plots.picture import drawn_by, require  # noqa: PLC0415
 
     kind = kind or (path.stem if path is not None and path.stem in KINDS else "history")
-    path = path or Path(f"{kind}.png")
+    file = path or Path(f"{kind}.png")
     if not as_json:
         # Fail before a long journal is read.
-        require(drawn_by(path))
+        require(drawn_by(file))
     with opened(newest_place(broker) if name is None else find_place(name, broker)) as view:
         picture = view.results.plot.draw(kind)
         if as_json:
             head = {"experiment": view.results.name, "kind": kind, "title": picture.title, "note": picture.note}
-            print_json({**head, "points": [*picture.rows()]})
-            return
-        picture.save(path)
-    click.echo(f"{path}: {printable(picture.title)} · {picture.note}")
+            text = json_text({**head, "points": [*picture.rows()]}, indent=2)
+            if path is None:
+                say(text)
+                return
+            _write(path, text)
+        else:
+            picture.save(file)
+    click.echo(f"{file}: {printable(picture.title)} · {picture.note}")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise MqtuneError(f"{path} can't be written: {error}") from None

@@ -1,4 +1,4 @@
-"""``mqtune quota``: limits on running trials, by patterns of experiment names."""
+"""``mqtune fleet quota``: limits on running trials, by patterns of experiment names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,23 @@ if TYPE_CHECKING:
 _HOUR_S: Final = 3_600.0
 
 
+#: In place of a number: no quota, and no cap.
+_NO_QUOTA: Final = "none"
+
+
+def _slots(_context: click.Context, _argument: click.Parameter, given: str | None) -> int | str | None:
+    """Return a number of slots, or none."""
+    if given is None or given == _NO_QUOTA:
+        return given
+    if not given.isdecimal():
+        raise click.BadParameter(f"{given!r} is not a number of slots; give one, or {_NO_QUOTA}")
+    return int(given)
+
+
 @click.command("quota")
 @click.argument("pattern", required=False)
-@click.argument("slots", required=False, type=click.IntRange(min=0))
+@click.argument("slots", required=False, callback=_slots, metavar="[SLOTS|none]")
 @broker_option("The Redis server that the experiments use.", required=True)
-@click.option("--drop", is_flag=True, help="Drop the quota and the cap of this pattern.")
 @click.option("--priority", type=click.Choice(PRIORITIES), help="Set the highest priority that they may ask for.")
 @click.option("--share", type=float, help="Set the largest share that they may ask for.")
 @click.option(
@@ -36,51 +48,45 @@ _HOUR_S: Final = 3_600.0
     "aging_h",
     type=click.FloatRange(min=0),
     metavar="HOURS",
-    help="Set after how many hours without a slot an experiment gets one, for one trial, whatever its priority; 0 for never.",
+    help="For all experiments: after this long without a slot, give an experiment one for one trial, whatever its "
+    "priority. 0 for never.",
 )
 @json_option
-def command(
+def _quota(
     pattern: str | None,
-    slots: int | None,
+    slots: int | str | None,
     broker: str,
     aging_h: float | None,
     *,
-    drop: bool,
     as_json: bool,
     **parts: Unpack[CapParts],
 ) -> None:
     """List quotas, or limit the running trials of matching experiments: 'team-a-*' 16.
 
-    At the limit no further trial of theirs starts; running ones continue. --priority, --share and --journal-mb cap each
-    experiment's settings: 'team-a-*' --priority normal. Setting anything needs an operator's account for all
-    experiments.
+    At the limit no other trial of theirs starts; running trials continue. none removes the quota and the caps of
+    PATTERN. --priority, --share and --journal-mb cap the settings of each experiment: 'team-a-*' --priority normal.
+    Changes need an operator's account for all experiments.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.owner import person  # noqa: PLC0415
     from mqtune.services.ownership.audit import note  # noqa: PLC0415
     from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
-    sets_cap = any(value is not None for value in parts.values())
-    sets = sets_cap or slots is not None
-    if (pattern is not None) != (sets or drop) or (sets and drop):
-        raise click.UsageError(
-            "give a pattern and a number or a cap, a pattern and --drop, or nothing to list all quotas"
-        )
-    if aging_h is not None and pattern is not None:
-        raise click.UsageError("--aging is for all experiments; leave out the pattern")
+    given = {part: value for part, value in parts.items() if value is not None}
+    if given and pattern is None:
+        raise click.UsageError("a cap is for a PATTERN of experiments: mqtune fleet quota 'team-a-*' --priority normal")
     with contextlib.closing(connect(broker, role="operator")) as client:
         quotas = Quotas(client, patience_s=CONNECT_TIMEOUT_S)
-        if pattern is not None and slots is not None:
-            note(client, "quota", pattern, f"{slots} slots")
-            quotas.set(pattern, slots)
-        if pattern is not None and sets_cap:
-            given = {part: value for part, value in parts.items() if value is not None}
-            note(client, "cap", pattern, ", ".join(f"{part}={value}" for part, value in given.items()))
-            quotas.set_cap(pattern, str(person(client)), **parts)
-        if pattern is not None and drop:
+        if pattern is not None and slots == _NO_QUOTA:
             note(client, "drop-quota", pattern)
             if not quotas.drop(pattern):
-                raise ConfigurationError(f"there is no quota for {pattern!r}; list all: mqtune quota")
+                raise ConfigurationError(f"there is no quota for {pattern!r}; list all: mqtune fleet quota")
+        elif pattern is not None and isinstance(slots, int):
+            note(client, "quota", pattern, f"{slots} slots")
+            quotas.set(pattern, slots)
+        if pattern is not None and given:
+            note(client, "cap", pattern, ", ".join(f"{part}={value}" for part, value in given.items()))
+            quotas.set_cap(pattern, str(person(client)), **parts)
         if aging_h is not None:
             note(client, "aging", "*", f"{aging_h:g} h")
             quotas.set_aging(aging_h * _HOUR_S or math.inf)
@@ -104,4 +110,7 @@ def command(
     if aging_s < math.inf:
         say(f"an experiment without a slot gets one after {duration(aging_s)}, whatever its priority")
     else:
-        say("an experiment of low priority may wait for a slot for ever")
+        say("an experiment of low priority may wait for a slot forever")
+
+
+COMMANDS: Final = {"quota": _quota}

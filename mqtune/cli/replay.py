@@ -42,12 +42,17 @@ SCHEDULERS: Final = (
     "schedulers",
     multiple=True,
     metavar="TEXT",
-    help="As in a script: 'ASHA(max_t=81, reduction_factor=4)'; by default the one that it had. May be repeated.",
+    help="As in a script: 'ASHA(max_t=81, reduction_factor=4)'; by default the recorded one. May be repeated.",
 )
 @click.option(
-    "--searcher", metavar="NAME", **one_of(searcher_names), help="By default configs come in the recorded order."
+    "--searcher",
+    metavar="NAME",
+    **one_of(searcher_names),
+    help="Propose configs by this searcher; by default in the recorded order.",
 )
-@click.option("--slots", type=click.IntRange(min=1), help="How many trials run at once; by default as many as ran.")
+@click.option(
+    "--slots", type=click.IntRange(min=1), help="Number of trials that run at the same time; by default as recorded."
+)
 @broker_option("The Redis server that has the experiment, unless it is on this machine.")
 @json_option
 def command(
@@ -59,10 +64,10 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Run other schedulers over an experiment's recorded learning curves, in virtual time.
+    """Try other schedulers on an experiment's recorded learning curves, in virtual time.
 
-    Searchers can suggest only recorded configs: "random" orders them by chance, and a model's suggestion becomes the
-    nearest untried config. A question mark shows that trials would have continued beyond their record.
+    Searchers can propose recorded configs only: random shuffles them, and a model's proposal becomes the nearest
+    untried config. A question mark means that trials would have continued beyond their recorded curves.
     """
     wanted: list[Scheduler | None] = [scheduler_of(text) for text in schedulers]
     from mqtune.results.whatif import Replay  # noqa: PLC0415 - --help must not wait for a driver

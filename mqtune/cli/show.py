@@ -45,25 +45,29 @@ _TAIL_BYTES: Final = 16_000
 @click.command("show")
 @click.argument("name", required=False, shell_complete=complete_experiment)
 @click.argument("trial", metavar="[TRIAL]", required=False, shell_complete=complete_trial)
+@click.option("--all", "show_all", is_flag=True, help="Show all trials and all failures, not only the first ten.")
 @click.option(
-    "--all", "show_all", is_flag=True, help="All trials in the table, and all that failed, not only the first ten."
+    "--status", "statuses", multiple=True, type=STATUSES, help="Only trials with this status; may be repeated."
 )
-@click.option("--status", "statuses", multiple=True, type=STATUSES, help="All with this status; may be repeated.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="All trials with this tag; may be repeated.")
-@click.option("--notes", default="", metavar="TEXT", help="All trials with this text in their notes.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only trials with this tag; may be repeated.")
+@click.option("--notes", default="", metavar="TEXT", help="Only trials with this text in their notes.")
 @click.option(
-    "--where", "wheres", multiple=True, metavar="CONDITION", help="All for which it holds: 'lr<0.1 or optimizer=sgd'."
+    "--where",
+    "wheres",
+    multiple=True,
+    metavar="CONDITION",
+    help="Only trials that match, such as 'lr<0.1 or optimizer=sgd'.",
 )
 @click.option(
     "--sort",
     metavar="NAME",
-    help="Sort by a metric, a value of the config, or a column; a metric's best value comes first. By default the best "
-    "trials do.",
+    help="Sort by a metric, a value of the config, or a column. The best value of a metric comes first. By default the "
+    "best trials come first.",
 )
-@click.option("--reverse", is_flag=True, help="Sort the other way round.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many trials in the table.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
+@click.option("--limit", type=click.IntRange(min=1), help="Show at most this many trials.")
 @click.option("-f", "--follow", is_flag=True, help="Show the live table until the experiment has ended.")
-@broker_option("Read from this Redis server. That of $MQTUNE_BROKER is used only for what is not on this machine.")
+@broker_option("Read from this Redis server. $MQTUNE_BROKER is used only for experiments that are not on this machine.")
 @json_option
 def command(
     name: str | None,
@@ -81,21 +85,22 @@ def command(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Show an experiment with a table of its trials: NAME, or its folder; by default the newest.
+    """Show an experiment, by default the newest, and a table of its trials.
 
-    With TRIAL, show its attempts, its error and the end of its output. With --follow, Ctrl-C ends only the display;
-    without a terminal a line comes every ten seconds, and with --json a trial on each line when its status changes.
+    NAME is its name or folder. With TRIAL, show its attempts, its error and the end of its output. With --follow,
+    Ctrl-C only stops watching. Without a terminal, it prints a line every ten seconds, and with --json a trial whenever
+    its status changes.
 
-    An experiment is read from the driver's copy on this machine, or from a broker. Only the broker knows running
-    trials' use of their machines.
+    An experiment is read from the driver's copy on this machine, or from a broker. Only the broker knows how running
+    trials use their machines.
     """
-    if reverse and sort is None:
-        raise click.UsageError("--reverse is for --sort")
     asked = Selection(show_all, statuses, tags, notes, condition_of(wheres), sort, reverse, limit)
     if asked != BEST_TRIALS and (trial is not None or follow):
-        raise click.UsageError("the options for the table are not for TRIAL or --follow; leave them out")
+        raise click.UsageError("the table's options can't be combined with TRIAL or --follow; leave them out")
     if trial is not None and follow:
-        raise click.UsageError(f"--follow is for the table; for a trial's output: mqtune logs {name} {trial} --follow")
+        raise click.UsageError(
+            f"--follow shows the table; to follow a trial's output: mqtune logs {name} {trial} --follow"
+        )
     place = newest_place(broker) if name is None else find_place(name, broker)
     if follow and _follow(place, as_json=as_json):
         return
@@ -160,6 +165,8 @@ class Selection(NamedTuple):
         ]
         if self.sort is not None:
             trials = in_order(experiment, trials, self.sort, reverse=self.reverse)
+        elif self.reverse:
+            trials.reverse()
         limit = self.limit or (len(trials) if self.show_all or self.is_filter else _ROWS)
         return trials[:limit], len(trials[limit:])
 
@@ -206,7 +213,8 @@ def show_experiment(
     budget = results.budget
     if budget.saved:
         total = budget.used + budget.saved
-        console.print(f"early stopping saved {budget.saved:g} of {total:g} iterations ({budget.saved / total:.0%})")
+        saved = f"{budget.saved:,.15g} of {total:,.15g} {budget.unit} ({budget.saved / total:.0%})"
+        console.print(f"early stopping saved {saved}")
     if best := best_text(experiment):
         console.print(best, style="bold green", no_wrap=True, overflow="ellipsis")
     if asked.is_filter and not shown:

@@ -1,4 +1,4 @@
-"""The verbs that steer an experiment or its trials, by requests to the driver."""
+"""The verbs that control an experiment or its trials, by requests to the driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import click
 from mqtune.cli.conditions import Condition, condition_of, selected
 from mqtune.cli.output import broker_option, is_confirmed, json_option, print_json, say
 from mqtune.cli.owners import check_owner, force_option, note
-from mqtune.cli.place import Place, complete_trial, find_place, find_trial, is_asked_for, name_argument, steered
+from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, steered
 from mqtune.cli.submit import submission_of
 from mqtune.cli.terms import STATUSES, config_of
 from mqtune.core.errors import ConfigurationError, RequestRefused
@@ -42,31 +42,45 @@ _PAUSED: Final = frozenset({TrialStatus.PAUSED})
 _DEPLOYED: Final = frozenset({TrialStatus.QUEUED, TrialStatus.RUNNING})
 
 
-class Action(NamedTuple):
-    """An action's effect in words, and the statuses that --all and --where select."""
+class ActionWords(NamedTuple):
+    """An action's effect in words, and the statuses of trials that it is for."""
 
     done: str
     statuses: frozenset[TrialStatus]
 
 
 ACTIONS: Final = {
-    "stop": Action("is stopped", _OPEN),
-    "pause": Action("is paused", _DEPLOYED),
-    "resume": Action("is resumed", _PAUSED),
-    "restart": Action("restarts", _OPEN),
-    "save": Action("will save a checkpoint", _RUNNING),
-    "complete": Action("is completed", _DEPLOYED),
-    "abandon": Action("is abandoned", _OPEN),
-    "fail": Action("has failed", _OPEN),
+    "stop": ActionWords("is stopped", _OPEN),
+    "pause": ActionWords("is paused", _DEPLOYED),
+    "resume": ActionWords("is resumed", _PAUSED),
+    "restart": ActionWords("restarts", _OPEN),
+    "save": ActionWords("will save a checkpoint", _RUNNING),
+    "complete": ActionWords("is completed", _DEPLOYED),
+    "abandon": ActionWords("is abandoned", _OPEN),
+    "fail": ActionWords("is marked as failed", _OPEN),
 }
 #: Other actions' effects in words.
 _DONE: Final = {
     "add": "is added",
     "ask": "is yours to evaluate",
-    "tell": "is told",
+    "tell": "has your report",
     "set": "has new limits",
     "end": "is ending",
     "label": "has new labels",
+}
+#: Actions of an experiment, as the object of a refusal.
+_OF_EXPERIMENT: Final = {
+    "add": "add a trial to",
+    "ask": "get a config of",
+    "tell": "report a result to",
+    "set": "change the limits of",
+}
+#: How a trial has ended, in words.
+_ALREADY: Final = {
+    TrialStatus.COMPLETED: "it has already completed",
+    TrialStatus.EARLY_STOPPED: "it was already stopped early",
+    TrialStatus.FAILED: "it has already failed",
+    TrialStatus.ABANDONED: "it was already abandoned",
 }
 #: Actions by a trial's end.
 _ENDS: Final = {"stopped": "stop", "completed": "complete", "failed": "fail", "abandoned": "abandon"}
@@ -74,7 +88,8 @@ _ENDS: Final = {"stopped": "stop", "completed": "complete", "failed": "fail", "a
 _DESTRUCTIVE: Final = frozenset({*_ENDS.values(), "restart"})
 _NAMED: Final = 5
 _SCRATCH: Final = "scratch"
-_NAME_TRIALS: Final = "name the trials, or give --all, --where or --status"
+#: Every trial that an action is for, in place of a trial.
+_ALL: Final = "all"
 
 
 class Outcome(NamedTuple):
@@ -99,40 +114,45 @@ wait_option = click.option(
     default=_ANSWER_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for the driver's answer. The request stays.",
+    help="How long to wait for the driver's answer. The request remains valid.",
 )
-_yes = click.option("--yes", is_flag=True, help="Don't ask, also where it is done to more than one trial.")
-_reason = click.option("--reason", default="", metavar="TEXT", help="Why, in a few words; it is kept with the trial.")
+_yes = click.option("--yes", is_flag=True, help="Don't ask for confirmation, even for several trials.")
+_reason = click.option("--reason", default="", metavar="TEXT", help="Why, in a few words. It is kept with the trial.")
 config_option = click.option(
     "--config", "configs", multiple=True, metavar="NAME=VALUE,…", help="Values, or a JSON object; may be repeated."
 )
 
 
-class Choice(NamedTuple):
+class ChosenTrials(NamedTuple):
     """The trials that a command is for."""
 
     trials: tuple[str, ...]
-    everyone: bool
     condition: Condition | None
     statuses: tuple[str, ...]
 
     @property
-    def by_rule(self) -> bool:
-        """Whether trials are chosen by properties."""
-        return self.everyone or self.condition is not None or bool(self.statuses)
+    def is_empty(self) -> bool:
+        """Whether no trial is chosen at all."""
+        return not (self.trials or self.condition or self.statuses)
 
     def of(self, experiment: Experiment, statuses: frozenset[TrialStatus]) -> list[Trial]:
-        """Return the trials, each once.
+        """Return the trials, each once. Conditions and statuses narrow down the named trials.
+
+        Args:
+            experiment: the experiment.
+            statuses: those of unnamed trials, by default.
 
         Raises:
             ConfigurationError: a named trial is missing.
         """
-        if not self.by_rule:
-            ids = dict.fromkeys(find_trial(experiment, each) for each in self.trials)
-            return [experiment.trials[id_] for id_ in ids]
-        wanted = {TrialStatus(each) for each in self.statuses} or statuses
-        trials = selected(experiment.trials.values(), self.condition)
-        return [trial for trial in trials if trial.status in wanted]
+        ids = dict.fromkeys(find_trial(experiment, name) for name in self.trials if name != _ALL)
+        trials, wanted = (
+            selected(experiment.trials.values(), self.condition),
+            frozenset(map(TrialStatus, self.statuses)),
+        )
+        if _ALL not in self.trials and ids:
+            return [trial for trial in trials if trial.id in ids and (not wanted or trial.status in wanted)]
+        return [trial for trial in trials if trial.status in (wanted or statuses)]
 
 
 def trial_options(command: Callable[..., object]) -> Callable[..., object]:
@@ -140,22 +160,21 @@ def trial_options(command: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(command)
     def call(
-        *, trials: tuple[str, ...], everyone: bool, wheres: tuple[str, ...], statuses: tuple[str, ...], **others: object
+        *, trials: tuple[str, ...], wheres: tuple[str, ...], statuses: tuple[str, ...], **others: object
     ) -> object:
-        return command(choice=Choice(trials, everyone, condition_of(wheres), statuses), **others)
+        return command(choice=ChosenTrials(trials, condition_of(wheres), statuses), **others)
 
     added: Callable[..., object] = call
     for add in (
-        click.option("--status", "statuses", multiple=True, type=STATUSES, help="All trials with this status."),
+        click.option("--status", "statuses", multiple=True, type=STATUSES, help="Only trials with this status."),
         click.option(
             "--where",
             "wheres",
             multiple=True,
             metavar="CONDITION",
-            help="All trials for which it holds: 'lr<0.1 or optimizer=sgd'.",
+            help="Only trials that match, such as 'lr<0.1 or optimizer=sgd'.",
         ),
-        click.option("--all", "everyone", is_flag=True, help="All trials that it can be done to."),
-        click.argument("trials", nargs=-1, metavar="[TRIAL]…", shell_complete=complete_trial),
+        click.argument("trials", nargs=-1, metavar=f"[TRIAL|{_ALL}]…", shell_complete=complete_trial),
         name_argument,
     ):
         added = add(added)
@@ -166,7 +185,7 @@ def steer_trials(
     action: str,
     name: str,
     broker: str | None,
-    choice: Choice,
+    choice: ChosenTrials,
     how: dict[str, object],
     *,
     force: bool,
@@ -187,15 +206,15 @@ def steer_trials(
         yes: whether to skip the confirmation.
         origin: the trial and checkpoint to start from.
     """
-    if choice.by_rule == bool(choice.trials):
-        raise click.UsageError(_NAME_TRIALS)
+    if choice.is_empty:
+        raise click.UsageError(f"name the trials, or {_ALL}, or give --where or --status")
     with steered(find_place(name, broker), force=force) as handle:
         experiment = experiment_of(handle)
         if origin is not None:
             how["source"], how["checkpoint"] = _origin(experiment, origin)
         trials = choice.of(experiment, ACTIONS[action].statuses)
         if not trials:
-            click.echo(f"no trial of {handle.name} to {action}", err=True)
+            click.echo(f"{handle.name} has no trial to {action}", err=True)
         if action in _DESTRUCTIVE and not _is_wanted(action, trials, experiment, yes=yes):
             return
         outcomes = (steer_trial(handle, action, trial, how) for trial in trials)
@@ -224,7 +243,7 @@ def steer_trial(handle: ExperimentHandle, action: str, trial: Trial, how: dict[s
     """Request an action of a trial, unless it has ended. Return the outcome."""
     if trial.status.is_terminal:
         # A later driver would refuse it unnoticed.
-        return Outcome(action, trial.id, done=False, reason=f"it is {trial.status.name} already", refused=True)
+        return Outcome(action, trial.id, done=False, reason=_ALREADY[trial.status], refused=True)
     return ask(action, trial.id, partial(getattr(handle.trial(trial.id), action), **how))
 
 
@@ -255,7 +274,7 @@ def tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
         print_json([outcome._asdict() for outcome in told])
     waiting = [each for each in told if not each.done and not each.refused]
     if not as_json and any(each.reason.startswith("no driver") for each in waiting):
-        click.echo(f"go on with it: mqtune drive {name}, or run its script again", err=True)
+        click.echo(f"continue it: mqtune drive {name}, or run its script again", err=True)
     if code := 1 if any(each.refused for each in told) else NOT_YET if waiting else 0:
         sys.exit(code)
 
@@ -269,7 +288,8 @@ def in_words(outcome: Outcome, name: str) -> str:
     """Return a request's outcome in words."""
     what = f"trial {outcome.trial}" if outcome.trial else name
     if outcome.refused:
-        return f"{what}: {outcome.action} is refused: {outcome.reason}"
+        action = outcome.action if outcome.trial else _OF_EXPERIMENT.get(outcome.action, outcome.action)
+        return f"can't {action} {what}: {outcome.reason}"
     if outcome.done:
         return f"{what} {_done(outcome)}{f': {outcome.reason}' if outcome.reason else ''}"
     return f"{what}: {outcome.action} is requested; {outcome.reason}"
@@ -289,12 +309,12 @@ def _origin(experiment: Experiment, text: str) -> tuple[str, str | None]:
 
 
 _HOW: Final = (
-    "TRIAL is an id such as 0007 or 7, or best. The command waits for the driver's answer; without a driver the next one "
-    "carries the request out."
+    "TRIAL is an id such as 0007 or 7, best, or all: every trial that this applies to. The command waits for the "
+    "driver's answer. Without a driver, the next one carries the request out."
 )
 
 
-@click.command("pause", help=f"Pause trials: they save a checkpoint, and their slots become free.\n\n{_HOW}")
+@click.command("pause", help=f"Pause trials. They save a checkpoint and free their slots.\n\n{_HOW}")
 @trial_options
 @_reason
 @wait_option
@@ -302,7 +322,7 @@ _HOW: Final = (
 @_broker
 @json_option
 def _pause(
-    name: str, broker: str | None, choice: Choice, reason: str, wait_s: float, *, force: bool, as_json: bool
+    name: str, broker: str | None, choice: ChosenTrials, reason: str, wait_s: float, *, force: bool, as_json: bool
 ) -> None:
     how: dict[str, object] = {"reason": reason, "wait_s": wait_s}
     steer_trials("pause", name, broker, choice, how, force=force, as_json=as_json)
@@ -314,13 +334,11 @@ def _pause(
 @force_option
 @_broker
 @json_option
-def _save(name: str, broker: str | None, choice: Choice, wait_s: float, *, force: bool, as_json: bool) -> None:
+def _save(name: str, broker: str | None, choice: ChosenTrials, wait_s: float, *, force: bool, as_json: bool) -> None:
     steer_trials("save", name, broker, choice, {"wait_s": wait_s}, force=force, as_json=as_json)
 
 
-@click.command(
-    "stop", help=f"Stop trials, or end them as completed, failed or abandoned; or end the experiment.\n\n{_HOW}"
-)
+@click.command("stop", help=f"Stop trials, or end them as completed, failed or abandoned.\n\n{_HOW}")
 @trial_options
 @click.option(
     "--as",
@@ -328,17 +346,8 @@ def _save(name: str, broker: str | None, choice: Choice, wait_s: float, *, force
     type=click.Choice([*_ENDS]),
     default="stopped",
     show_default=True,
-    help="How the trials end: completed ones have done all that they were to do, failed ones are not tried again, and the "
-    "configs of abandoned ones are never proposed again.",
+    help="How the trials end. Failed trials are not retried, and the configs of abandoned trials are never proposed again.",
 )
-@click.option(
-    "--experiment",
-    "whole",
-    is_flag=True,
-    help="End the experiment: no other trial is started, and those that run end by themselves. Where it has not begun, or has finished, "
-    "a submitted script ends.",
-)
-@click.option("--now", is_flag=True, help="With --experiment: stop the trials that run.")
 @force_option
 @_yes
 @_reason
@@ -348,27 +357,35 @@ def _save(name: str, broker: str | None, choice: Choice, wait_s: float, *, force
 def _stop(
     name: str,
     broker: str | None,
-    choice: Choice,
+    choice: ChosenTrials,
     end: str,
     reason: str,
     wait_s: float,
     *,
-    whole: bool,
-    now: bool,
     force: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
-    if not whole:
-        if now:
-            raise click.UsageError("--now is for --experiment")
-        if not choice.trials and not choice.by_rule:
-            raise click.UsageError(f"{_NAME_TRIALS}; to end the experiment, give --experiment")
-        how: dict[str, object] = {"reason": reason, "wait_s": wait_s}
-        steer_trials(_ENDS[end], name, broker, choice, how, force=force, as_json=as_json, yes=yes)
-        return
-    if choice.trials or choice.by_rule or is_asked_for("end") or reason:
-        raise click.UsageError("--experiment ends the experiment; leave out the trials and the options for trials")
+    if choice.is_empty:
+        raise click.UsageError(
+            f"name the trials, or {_ALL}, or give --where or --status; to end the experiment: mqtune end {name}"
+        )
+    how: dict[str, object] = {"reason": reason, "wait_s": wait_s}
+    steer_trials(_ENDS[end], name, broker, choice, how, force=force, as_json=as_json, yes=yes)
+
+
+@click.command("end")
+@name_argument
+@click.option("--now", is_flag=True, help="Stop its running trials.")
+@wait_option
+@force_option
+@_broker
+@json_option
+def _end(name: str, broker: str | None, wait_s: float, *, now: bool, force: bool, as_json: bool) -> None:
+    """End an experiment: no other trial starts, and its running trials finish.
+
+    If the experiment has not begun or has finished, this ends the submitted script of that name.
+    """
     place = find_place(name, broker)
     if (outcome := _halted(place, force=force)) is not None:
         tell(place.name, [outcome], as_json=as_json)
@@ -376,7 +393,7 @@ def _stop(
     with steered(place, force=force) as handle:
         state = handle.state()
         if state is not None and state.outcome == "finished":
-            raise ConfigurationError(f"experiment {handle.name!r} has finished already")
+            raise ConfigurationError(f"experiment {handle.name!r} has already finished")
         tell(handle.name, [ask("end", "", partial(handle.end, now=now, wait_s=wait_s))], as_json=as_json)
 
 
@@ -405,13 +422,13 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     with contextlib.closing(connect(place.broker, role="operator")) as client:
         who = person(client)
         found = Submissions(client, patience_s=CONNECT_TIMEOUT_S).halt(place.name, f"by {who}")
-    told = "its script ends within a minute" if found == "told" else "its script does not run any more"
+    told = "its script ends within a minute" if found == "told" else "its script is no longer running"
     return Outcome("end", "", done=True, reason=told)
 
 
 @click.command(
     "resume",
-    help="Resume paused trials, from their newest checkpoint; or restart trials that have not ended, from elsewhere.\n\n"
+    help="Resume paused trials from their newest checkpoint, or restart unfinished trials from elsewhere (--from).\n\n"
     f"{_HOW}",
 )
 @trial_options
@@ -420,8 +437,8 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     "--from",
     "origin",
     metavar=f"{_SCRATCH}|TRIAL[@best]",
-    help=f"Restart the trials, also those that run: from {_SCRATCH}, or from this trial's newest checkpoint, its best, or "
-    "@ID; @best alone is the trial's own.",
+    help=f"Restart the trials, even running ones: from {_SCRATCH}, or from the newest checkpoint of this trial, its best "
+    "(@best) or another (@ID). @best alone is each trial's own.",
 )
 @_yes
 @_reason
@@ -432,7 +449,7 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
 def _resume(
     name: str,
     broker: str | None,
-    choice: Choice,
+    choice: ChosenTrials,
     configs: tuple[str, ...],
     origin: str | None,
     reason: str,
@@ -455,11 +472,12 @@ def _resume(
     "--from",
     "origin",
     metavar="TRIAL[@best]",
-    help="Begin with this trial's newest checkpoint, its best, or @ID; @best alone is the best trial's.",
+    help="Start from the newest checkpoint of this trial, its best (@best) or another (@ID). @best alone is the best "
+    "trial's.",
 )
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the new trial; may be repeated.")
-@click.option("--notes", default="", metavar="TEXT", help="What there is to say about it.")
-@click.option("--key", default="", help="A name of your own for it; adding it again adds nothing.")
+@click.option("--notes", default="", metavar="TEXT", help="Notes of the new trial.")
+@click.option("--key", default="", help="Your own name for it. Adding the same key again has no effect.")
 @wait_option
 @force_option
 @_broker
@@ -479,7 +497,7 @@ def _add(
 ) -> None:
     """Try a config next. Missing values are sampled.
 
-    The answer names the new trial, or says that it is queued for the next free slot. Values are JSON, or else text:
+    Prints the new trial's id, or that it is queued for the next free slot. Values are JSON or text:
     lr=0.1,optimizer=adam,layers.width=64.
     """
     place = find_place(name, broker)
@@ -498,7 +516,7 @@ def _add(
         outcome = ask("add", "", partial(request, wait_s=min(wait_s, _TAKEN_S)))
         if not outcome.done and not outcome.refused and (state := handle.state()) is not None and state.is_driven:
             if why := _why_queued(place, handle, state):
-                outcome = outcome._replace(reason=f"it is queued, and begins as soon as it has a slot: {why}")
+                outcome = outcome._replace(reason=f"it is queued and starts as soon as a slot is free: {why}")
             elif wait_s > _TAKEN_S:
                 outcome = ask("add", "", partial(request, wait_s=wait_s - _TAKEN_S))
         tell(handle.name, [outcome], as_json=as_json)
@@ -517,8 +535,8 @@ def _why_queued(place: Place, handle: ExperimentHandle, state: ExperimentState) 
 
     with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
         results = handle.results(Path(folder))
-        reason = Inquiry(place, results.experiment, results.definition).no_slot()
-    return state.waits if reason is None else reason.text
+        reasons = Inquiry(place, results.experiment, results.definition).no_slot()
+    return reasons[0].text if reasons else state.waits
 
 
 class _Limit(NamedTuple):
@@ -548,15 +566,15 @@ _LIMITS: Final = {
 @_broker
 @json_option
 def _set(name: str, limits: tuple[str, ...], broker: str | None, wait_s: float, *, force: bool, as_json: bool) -> None:
-    """Change an experiment's limits or share: max_trials=200 max_concurrent=16 share=2.
+    """Change an experiment's limits: max_trials=200 max_concurrent=16 share=2.
 
-    priority is high, normal or low; share is a number, relative to others of that priority; preemptible is true or
-    false; journal_mb limits its journal's size.
+    priority is high, normal or low. share is a number, relative to other experiments of that priority. preemptible is
+    true or false. journal_mb limits the size of its journal.
     """
     values = config_of(limits)
     for key, value in values.items():
         if key not in _LIMITS:
-            raise click.UsageError(f"{key!r} is not a limit; there are {', '.join(_LIMITS)}")
+            raise click.UsageError(f"{key!r} is not a limit; the limits are {', '.join(_LIMITS)}")
         if not _LIMITS[key].accepts(value):
             raise click.UsageError(f"{key}={value!r} {_LIMITS[key].must}")
     with steered(find_place(name, broker), force=force) as handle:
@@ -565,4 +583,12 @@ def _set(name: str, limits: tuple[str, ...], broker: str | None, wait_s: float, 
         tell(handle.name, [outcome], as_json=as_json)
 
 
-COMMANDS: Final = {"stop": _stop, "pause": _pause, "resume": _resume, "save": _save, "add": _add, "set": _set}
+COMMANDS: Final = {
+    "stop": _stop,
+    "pause": _pause,
+    "resume": _resume,
+    "save": _save,
+    "add": _add,
+    "set": _set,
+    "end": _end,
+}

@@ -37,7 +37,8 @@ _SHOWN: Final = 4
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT…]")
 @click.option(
     "--name",
-    help="Its name, and that of its experiment unless the script says another; by default the script's with the time.",
+    help="Name of the submission, and of its experiment unless the script sets another; by default the script's name with the "
+    "time.",
 )
 @click.option(
     "--bundle",
@@ -45,15 +46,15 @@ _SHOWN: Final = 4
     type=click.Path(path_type=Path),
     default=".",
     show_default=True,
-    help="The folder of your project, whose files go along; the script is in it, and runs in it.",
+    help="Folder of your project, to send along. The script is in it and runs in it.",
 )
 @click.option(
     "-f",
     "--follow",
     is_flag=True,
-    help="Print its output until it has ended, and exit as it does. Ctrl-C only stops printing.",
+    help="Print its output until it has ended, and exit with its code. Ctrl-C only stops printing.",
 )
-@click.option("--local", is_flag=True, help="Run it here and now, as `python SCRIPT` does.")
+@click.option("--local", is_flag=True, help="Run it on this machine instead, like `python SCRIPT`.")
 @broker_option("The Redis server that the workers use; it takes a driver's account.")
 @json_option
 def command(
@@ -67,10 +68,10 @@ def command(
     local: bool,
     as_json: bool,
 ) -> None:
-    """Have a worker with driver slots (`mqtune worker --drivers N`) run SCRIPT.
+    """Run SCRIPT on a worker with driver slots (`mqtune worker --drivers N`).
 
-    This machine may then sleep. If that worker's machine dies, another one runs the script again, which resumes. The
-    code is signed with $MQTUNE_CODE_KEY. The script's own arguments come last:
+    You can then turn this machine off. If the worker's machine dies, another worker runs the script again, which
+    resumes. The code is signed with $MQTUNE_CODE_KEY. The script's own arguments come last:
     `mqtune submit tune.py --name sweep -- --epochs 5`.
     """
     from mqtune.driver.settings import new_name  # noqa: PLC0415 - --help needs none of it
@@ -80,17 +81,19 @@ def command(
             f"--name {name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
         )
     if not script.is_file():
-        raise ConfigurationError(f"there is no script {script}; give its path")
+        raise ConfigurationError(f"script {script} does not exist; give its path")
     if local:
         _run_here(name, script, arguments, broker)
     name = name or new_name(script.stem)
     if not broker:
-        raise click.UsageError("--broker URL or $MQTUNE_BROKER is missing; --local runs the script on this machine")
+        raise click.UsageError(
+            "--broker URL or $MQTUNE_BROKER is missing; to run the script on this machine, give --local"
+        )
     submission = _submit(name, script, arguments, folder, broker)
     if as_json:
         print_json({"name": name, "script": submission.script, "bundle": submission.bundle})
     else:
-        say(f"{name} is submitted; a worker with a driver slot runs it, and this machine may sleep")
+        say(f"{name} is submitted: a worker with a driver slot runs it, and you can turn this machine off")
         say(f"its output: mqtune logs {name} {DRIVER} -f; its trials: mqtune show {name} --follow")
     if follow:
         _follow(name, broker)
@@ -118,7 +121,7 @@ def _submit(name: str, script: Path, arguments: tuple[str, ...], folder: Path, b
     if folder not in script.parents:
         raise ConfigurationError(f"{script} is not in --bundle {folder}; give the folder of your project")
     if script.suffix != ".py":
-        raise ConfigurationError(f"{script.name} is no Python script, whose name ends with .py")
+        raise ConfigurationError(f"{script.name} is not a Python script: its name does not end with .py")
     key = os.environ.get(KEY_VARIABLE, "")
     check_key(key, "mqtune submit")
     files = packed(folder, folder, [home] if folder in (home := mqtune_home()).parents else ())
@@ -164,7 +167,7 @@ def _follow(name: str, broker: str) -> None:
         print_output(follow_driver(name, broker))
     except KeyboardInterrupt:
         click.echo(
-            f"\n{name} goes on; its output: mqtune logs {name} {DRIVER} -f; end it: {way_to_end(name)}", err=True
+            f"\n{name} continues; its output: mqtune logs {name} {DRIVER} -f; to end it: {way_to_end(name)}", err=True
         )
         sys.exit(INTERRUPTED_CODE)
     state = state_on(name, broker)
@@ -175,7 +178,7 @@ def _follow(name: str, broker: str) -> None:
 
 def way_to_end(name: str) -> str:
     """Return the command that ends a submission and its experiment."""
-    return f"mqtune stop {name} --experiment"
+    return f"mqtune end {name}"
 
 
 def submission_of(place: Place) -> SubmissionState | None:

@@ -44,7 +44,7 @@ def past_time(text: str) -> float:
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
-        raise click.BadParameter(f"{text!r} is no time; write 30d, 12h, 4w, or a date such as 2026-11-01") from None
+        raise click.BadParameter(f"{text!r} is not a time; write 30d, 12h, 4w, or a date such as 2026-11-01") from None
 
 
 def value_of(text: str) -> object:

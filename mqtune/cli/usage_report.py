@@ -42,22 +42,22 @@ class _Share(NamedTuple):
 
 
 @click.command("usage")
-@click.option("--by", type=click.Choice([*_HEADS]), default="owner", show_default=True, help="What to sum up by.")
+@click.option("--by", type=click.Choice([*_HEADS]), default="owner", show_default=True, help="Group by this.")
 @click.option(
     "--since",
     callback=lambda _, __, given: past_time(given),
     metavar="TIME",
     default="30d",
     show_default=True,
-    help="From when on: 30d, 12h, 4w, or a date.",
+    help="Count from this time on: 30d, 12h, 4w, or a date.",
 )
-@broker_option("A Redis server whose experiments count too.")
+@broker_option("A Redis server whose experiments to count too.")
 @json_option
 def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None:
-    """Sum up what trials have used: GPU-hours, hours of slots, and energy where measured.
+    """Report what trials have used: GPU-hours, slot-hours, and energy where measured.
 
-    It counts experiments on a broker and on this machine, archives included, each once. Deleted experiments,
-    simulations and other tools' experiments are not counted. A team is the server account that created an experiment.
+    Experiments on a broker and on this machine are counted once each, including archives. Deleted, simulated and
+    imported experiments are not counted. A team is the server account that created an experiment.
     """
     until = time.time()
     shares, problems = [], []

@@ -1,4 +1,4 @@
-"""``mqtune why``: why a trial waits, or an experiment starts nothing."""
+"""``mqtune why``: why a trial is waiting, or why nothing is starting."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from mqtune.backends.placement import EqualWorkers, SlotRoom
+from mqtune.cli.causes import Reason
 from mqtune.cli.fleet import (
     Run,
     demands_on,
@@ -27,22 +28,20 @@ from mqtune.cli.fleet import (
 )
 from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.cli.place import complete_trial, find_place, find_trial, live_broker, name_argument, opened
-from mqtune.cli.submit import submission_of, way_to_end, why_no_driver_slot
+from mqtune.cli.submit import submission_of, why_no_driver_slot
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.resources import BY_CONFIG, Resources, serves
-from mqtune.core.submission import DRIVER
 from mqtune.core.text import counted
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Trial, TrialStatus
-from mqtune.core.version import UPGRADE, __version__, meets
-from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
+from mqtune.core.version import __version__, meets
+from mqtune.journal.room import FULL, JOURNAL_FULL, Room
 from mqtune.results.experiments import duration, script_in_words
 from mqtune.services.gangs.seating import Seating
 from mqtune.services.gangs.waiting import HeldSeats
 from mqtune.services.shares.divider import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.services.shares.overview import busy_slots
-from mqtune.trainable.bundle import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from mqtune.cli.place import Place
@@ -54,11 +53,16 @@ if TYPE_CHECKING:
     from mqtune.services.shares.quotas import Quota
     from mqtune.services.submissions.board import SubmissionState
 
-_NO_WORKER: Final = "no worker"
+#: Causes that no free slot would remove.
+_NO_WORKER: Final = frozenset({"no worker", "no match"})
+#: A part of the driver's reason to wait at the experiment's limit.
+_LIMIT: Final = "max_concurrent="
 #: The most attempts, workers and reasons that are named.
 _SHOWN: Final = 4
 #: Causes that more memory would not remove.
-_UNLIKE_FULL: Final = frozenset({"no driver", "worker gone", "paused", "ending", "redis takes no writes"})
+_UNLIKE_FULL: Final = frozenset(
+    {"no driver", "script", "worker gone", "paused", "paused by hand", "ending", "redis takes no writes"}
+)
 _WHO: Final = {
     "scheduler": " by the scheduler",
     "stop rule": " by the stop rule",
@@ -67,38 +71,32 @@ _WHO: Final = {
 }
 
 
-class Reason(NamedTuple):
-    """Why something waits: a cause for programs, a sentence, a start time, and a remedy."""
-
-    cause: str
-    text: str
-    since: float | None = None
-    way_out: str = ""
-
-
 @click.command("why")
 @name_argument
 @click.argument("trial", required=False, shell_complete=complete_trial)
 @broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
 @json_option
 def command(name: str, trial: str | None, broker: str | None, *, as_json: bool) -> None:
-    """Say why a trial waits, or why an experiment starts nothing, and name a remedy.
+    """Explain why a trial is waiting, or why nothing new is starting.
 
-    The driver's own words are some seconds old.
+    It lists each cause, with what you can do about it. What the driver waits for is some seconds old.
     """
     place = find_place(name, broker)
     found, reason = None, why_not_begun(place)
-    if reason is None:
+    reasons = [] if reason is None else [reason]
+    if not reasons:
         with opened(place) as view:
             experiment = view.results.experiment
             found = None if trial is None else experiment.trials[find_trial(experiment, trial)]
-            reason = Inquiry(place, experiment, view.results.definition, found).reason()
+            reasons = Inquiry(place, experiment, view.results.definition, found).reasons()
     if as_json:
-        print_json({"experiment": place.name, "trial": "" if found is None else found.id, **reason._asdict()})
+        causes = [reason._asdict() for reason in reasons]
+        print_json({"experiment": place.name, "trial": "" if found is None else found.id, "reasons": causes})
         return
-    say(reason.text)
-    if reason.way_out:
-        say(reason.way_out)
+    for reason in reasons:
+        say(reason.text)
+        if reason.way_out:
+            say(f"  → {reason.way_out}")
 
 
 def why_not_begun(place: Place) -> Reason | None:
@@ -110,35 +108,37 @@ def why_not_begun(place: Place) -> Reason | None:
     with Client(place.broker or "") as there:
         if there.has_begun(place.name):
             return None
+    text = f"{place.name} has not begun: {script_in_words(state)}"
     if not state.has_ended and not state.is_kept:
-        return _of_waiting(place, state, f"{place.name} has not begun: {script_in_words(state)}")
-    cause = "ended" if state.has_ended else "starting"
-    return Reason(cause, f"{place.name} has not begun: {script_in_words(state)}", way_out=_way_to_output(place.name))
+        return _of_waiting(place, state, text)
+    return Reason.of("script", text, name=place.name)
 
 
 def _of_waiting(place: Place, state: SubmissionState, text: str) -> Reason:
     """Return why a submitted script waits."""
+    name = place.name
     with open_fleet(place.broker or "") as fleet:
         workers = fleet.workers()
     since = state.submission.at if state.submission is not None and not state.run else None
-    if problem := why_no_driver_slot(place.name, workers):
-        return Reason("no worker", f"{text}, and {problem}", since, "start one: mqtune worker --drivers 4")
-    offering = [info for info in workers if info.drivers and serves(info.experiments, place.name)]
+    if problem := why_no_driver_slot(name, workers):
+        return Reason.of("no driver slot", f"{text}, and {problem}", since, name=name)
+    offering = [info for info in workers if info.drivers and serves(info.experiments, name)]
     able = [info for info in offering if info.name not in state.refused_by]
     if not able:
-        way_out = (
-            f"end it: {way_to_end(place.name)}; then submit it with the {KEY_VARIABLE} of a worker with driver slots"
-        )
-        return Reason("refused", f"{text}; no other worker offers driver slots to it", since, way_out)
+        return Reason.of("refused", f"{text}; no other worker offers driver slots to it", since, name=name)
     if all(info.driving >= info.drivers for info in able):
         slots = sum(info.drivers for info in able)
-        return Reason("busy", f"{text}; all {slots} for it are busy", since, "see them all: mqtune fleet")
+        return Reason.of("busy", f"{text}; {_all_busy(slots, 'driver slot')}", since, name=name)
     if_it_may = " if it may run it" if state.refused_by else ""
-    return Reason("starting", f"{text}; one is free, and takes it within {Timing().lock_s:.0f} s{if_it_may}", since)
+    takes = f"a driver slot is free, and its worker takes it within {Timing().lock_s:.0f} s{if_it_may}"
+    return Reason.of("starting", f"{text}; {takes}", since, name=name)
 
 
-def _way_to_output(name: str) -> str:
-    return f"see what it prints: mqtune logs {name} {DRIVER}"
+def _all_busy(slots: int, what: str) -> str:
+    """Return that all slots are busy, as a sentence."""
+    if slots == 1:
+        return f"the only matching {what} is busy"
+    return f"{'both' if slots == 2 else f'all {slots}'} matching {what}s are busy"  # noqa: PLR2004 - the word for it
 
 
 class ServerView:
@@ -225,7 +225,8 @@ class Inquiry:
     ) -> None:
         self._place = place
         self._definition = definition
-        self._outcome, self._reason, self._counts = experiment.outcome, experiment.reason, dict(experiment.counts)
+        self._outcome, self._counts = experiment.outcome, dict(experiment.counts)
+        self._reason_of_end = experiment.reason
         self._on_workers = experiment.running
         self._trial = deepcopy(trial)
         queued = [each for each in experiment.trials.values() if each.status is TrialStatus.QUEUED]
@@ -247,7 +248,13 @@ class Inquiry:
         return list(dict.fromkeys(each for each in asked if each is not None))
 
     def reason(self) -> Reason:
+        """Return the most important of the reasons; see there."""
+        return self.reasons()[0]
+
+    def reasons(self) -> list[Reason]:
         """Return why the trial waits or, without one, why the experiment starts nothing.
+
+        There is at least one reason. The most important reason comes first.
 
         Raises:
             ConfigurationError: the experiment's broker is needed but unknown.
@@ -256,20 +263,24 @@ class Inquiry:
         trial = self._trial
         if trial is not None and trial.status.is_terminal:
             step = trial.history[-1]
-            return Reason("ended", f"{_named(trial)} is {trial.status.name}{_because(trial.reason, step.by)}", step.at)
+            text = f"{_named(trial)} is {trial.status.name}{_because(trial.reason, step.by)}"
+            return [self._reason("ended", text, step.at)]
         if trial is None and self._outcome:
-            return self._ended(self._outcome)
+            return [self._ended(self._outcome)]
         self._connect()
         self._state = self._ask_state()
         if trial is None and self._state is not None and self._state.outcome:
             # The copy on this machine lags briefly.
-            return self._ended(self._state.outcome)
+            return [self._ended(self._state.outcome)]
         return self._with_memory(self._of_experiment() if trial is None else self._of_trial(trial))
 
-    def no_slot(self) -> Reason | None:
-        """Return why no slot takes another trial now; None if one is free."""
+    def no_slot(self) -> list[Reason]:
+        """Return why no slot takes another trial now; empty if one is free."""
         self._connect()
         return self._no_slot(self._asked)
+
+    def _reason(self, cause: str, text: str, since: float | None = None, *, trial: str = "", more: str = "") -> Reason:
+        return Reason.of(cause, text, since, name=self._place.name, trial=trial, more=more)
 
     def _connect(self) -> None:
         self._url = live_broker(self._place)
@@ -280,58 +291,54 @@ class Inquiry:
             return self._view.state()
         if self._place.folder is not None and not (self._place.folder / SERVER_FOLDER).is_dir():
             raise ConfigurationError(
-                f"whether a driver has experiment {self._place.name!r} is known to its broker alone: give --broker URL "
-                "or $MQTUNE_BROKER"
+                f"only the broker of experiment {self._place.name!r} knows whether it has a driver: give --broker URL or "
+                "$MQTUNE_BROKER"
             )
         return None
 
-    def _with_memory(self, reason: Reason) -> Reason:
-        """Add a shortage of the server's memory to a reason."""
+    def _with_memory(self, reasons: list[Reason]) -> list[Reason]:
+        """Add a shortage of the server's memory to reasons, first if it explains them."""
         room = Room.of(self._server)
-        if reason.cause == "ended" or not room.shortage:
-            return reason
+        if not room.shortage:
+            return reasons
+        if not room.is_full:
+            return [*reasons, self._reason("redis nearly full", room.shortage)]
         # A living driver reports it too.
-        text = reason.text if FULL in reason.text else f"{reason.text}; {room.shortage}"
-        if not room.is_full or reason.cause in _UNLIKE_FULL:
-            return reason._replace(text=text)
-        return reason._replace(cause="redis full", text=text, way_out=MAKE_ROOM)
+        told = [reason for reason in reasons if FULL in reason.text]
+        shortage = self._reason("redis full", told[0].text if told else room.shortage)
+        others = [reason for reason in reasons if reason not in told]
+        return [*others, shortage] if reasons[0].cause in _UNLIKE_FULL else [shortage, *others]
 
     @property
     def _server(self) -> Mapping[str, object]:
         return {} if self._view is None else self._view.info
 
     def _ended(self, outcome: str) -> Reason:
-        text = f"{self._place.name} has ended: {outcome}{_because(self._reason)}"
-        return Reason("ended", text, way_out="" if outcome == "finished" else self._go_on)
+        text = f"{self._place.name} has ended: {outcome}{_because(self._reason_of_end)}"
+        return self._reason("ended" if outcome == "finished" else "interrupted", text)
 
-    @property
-    def _go_on(self) -> str:
-        return f"go on with it: mqtune drive {self._place.name}"
-
-    def _of_experiment(self) -> Reason:
-        if (reason := self._no_driver()) is not None:
-            return reason
-        running, queued = self._on_workers, self._counts[TrialStatus.QUEUED]
-        waits = self._waits
+    def _of_experiment(self) -> list[Reason]:
+        if reasons := self._no_driver():
+            return reasons
+        running, waits = self._on_workers, self._waits
+        state = _running(running) if running else "nothing is running"
+        no_other = f"{state}; no other starts" if running else state
         if waits.startswith(JOURNAL_FULL):
-            return self._journal_full(_runs(running) if running else "nothing runs")
+            return [self._journal_full(state)]
         if waits.startswith(SHARE_USED):
-            what = f"{_runs(running)}; no other starts" if running else "nothing runs"
-            return Reason(
-                "share", f"{what}: {waits}", way_out=way_to_more(self._place.name, self._demands, self._workers)
-            )
+            more = way_to_more(self._place.name, self._demands(), self._workers)
+            return [self._reason("share", f"{no_other}: {waits}", more=more)]
         if waits.startswith(QUOTA_USED):
-            what = f"{_runs(running)}; no other starts" if running else "nothing runs"
-            return Reason("quota", f"{what}: {waits}", way_out=self._way_out_of_quota(waits))
+            return [self._reason("quota", f"{no_other}: {waits}{self._users_of_quota(waits)}")]
+        if not running and self._first_queued is not None:
+            return self._of_trial(self._first_queued)
+        if (not running or self._counts[TrialStatus.QUEUED]) and (reasons := self._no_slot(self._asked)):
+            return _joined(f"{state}: " if not running else f"{state}; ", reasons)
+        if _LIMIT in waits:
+            return [self._reason("limit", f"{no_other}: {waits}")]
         if not running:
-            if self._first_queued is not None:
-                return self._of_trial(self._first_queued)
-            if (reason := self._no_slot(self._asked)) is not None:
-                return reason._replace(text=f"nothing runs: {reason.text}")
-            return Reason("driver", f"nothing runs: {waits or 'the driver is about to start something'}")
-        if queued and (reason := self._no_slot(self._asked)) is not None:
-            return reason._replace(text=f"{_runs(running)}; {reason.text}")
-        return Reason("running", f"{_runs(running)}{f'; no other starts: {waits}' if waits else ''}")
+            return [self._reason("driver", f"{state}: {waits or 'the driver is about to start something'}")]
+        return [self._reason("running", f"{no_other}: {waits}" if waits else state)]
 
     @property
     def _waits(self) -> str:
@@ -339,136 +346,132 @@ class Inquiry:
         return self._state.waits if self._state is not None else ""
 
     def _journal_full(self, text: str, since: float | None = None) -> Reason:
-        return Reason("journal full", f"{text}; {self._waits}", since, way_to_grow(self._place.name))
+        return self._reason("journal full", f"{text}; {self._waits}", since)
 
-    def _way_out_of_quota(self, waits: str) -> str:
-        pattern = quota_in(waits)
-        users = users_of_quota(pattern, self._demands, experiments_of(self._url) if self._url is not None else ())
-        return f"{f'{users} have its slots; ' if users else ''}see all quotas, or set one: mqtune quota"
+    def _users_of_quota(self, waits: str) -> str:
+        """Return the experiments that have a quota's slots, as the rest of a sentence."""
+        names = experiments_of(self._url) if self._url is not None else ()
+        users = users_of_quota(quota_in(waits), self._demands(), names)
+        return f"; {users} have its slots" if users else ""
 
-    @property
     def _demands(self) -> Table | None:
         return None if self._url is None else demands_on(self._url)
 
-    def _no_driver(self) -> Reason | None:
-        state = self._state
+    def _no_driver(self) -> list[Reason]:
+        """Return why no driver is running; empty if one is."""
+        state, name = self._state, self._place.name
         if state is not None and state.is_driven:
-            return None
-        name = self._place.name
+            return []
         if state is not None and self._server.get("aof_last_write_status", "ok") != "ok":
             # Only a write could tell.
-            text = f"whether a driver lives is not known: Redis can't write its file, and so takes no writes for {name}"
-            return Reason("redis takes no writes", text, way_out="make room on its disk; its log says more")
+            text = f"Redis can't write its file and refuses writes, so it is unknown whether {name} has a driver"
+            return [self._reason("redis takes no writes", text)]
         if state is None:
-            return Reason("no driver", f"nobody drives {name}, so nothing starts", way_out=self._go_on)
+            return [self._reason("no driver", f"{name} has no driver, so nothing starts")]
         if (submitted := submission_of(self._place)) is not None:
-            text = f"nobody drives {name}, so nothing new starts: {script_in_words(submitted)}"
+            text = f"{name} has no driver, so nothing new starts: {script_in_words(submitted)}"
             if not submitted.has_ended and not submitted.is_kept:
-                return _of_waiting(self._place, submitted, text)
+                return [_of_waiting(self._place, submitted, text)]
             if not submitted.has_ended or submitted.how == "failed":
-                return Reason("no driver", text, way_out=_way_to_output(name))
-        rest = f"; {_runs(running)} on without one" if (running := self._on_workers) else ""
-        text = f"nobody drives {name}, so nothing new starts: its last event was {duration(state.age_s)} ago{rest}"
-        return Reason("no driver", text, way_out=self._go_on)
+                return [self._reason("script", text)]
+        rest = f"; {_running(running)} without one" if (running := self._on_workers) else ""
+        text = f"{name} has no driver, so nothing new starts: its last event was {duration(state.age_s)} ago{rest}"
+        return [self._reason("no driver", text)]
 
-    def _of_trial(self, trial: Trial) -> Reason:
+    def _of_trial(self, trial: Trial) -> list[Reason]:
         step = trial.history[-1]
         if trial.status is TrialStatus.RUNNING:
             return self._running(trial)
-        nobody = self._no_driver()
+        no_driver = self._no_driver()
         if trial.status is TrialStatus.PAUSED:
-            again = "it goes on as soon as a slot is free" if trial.restart is not None else ""
             text = f"{_named(trial)} is paused{_because(trial.reason, step.by)}"
-            if nobody is not None:
-                return Reason("paused", f"{text}; {nobody.text}", step.at, nobody.way_out)
-            way_out = f"resume it: mqtune resume {self._place.name} {trial.id}" if step.by == "user" else ""
-            return Reason("paused", f"{text}{again and '; ' + again}", step.at, "" if again else way_out)
+            if trial.restart is not None:
+                return [self._reason("retry", f"{text}; it resumes as soon as a slot is free", step.at), *no_driver]
+            cause = "paused by hand" if step.by == "user" else "paused"
+            return [self._reason(cause, text, step.at, trial=trial.id), *no_driver]
         if trial.attempts and trial.attempt.end is None:
             return self._staged(trial)
-        why = f"{_named(trial)} is to run again{_because(trial.reason)}"
-        if nobody is not None:
-            return Reason("no driver", f"{why}; {nobody.text}", step.at, nobody.way_out)
         waits = self._waits
         if trial.retry_pause_s > time.time() - step.at:
             waits = trial.why_it_pauses
-        return Reason("retry", f"{why}; {waits or 'it waits for a free slot'}", step.at)
+        text = f"{_named(trial)} is to run again{_because(trial.reason)}"
+        if no_driver:
+            return [self._reason("retry", text, step.at), *no_driver]
+        return [self._reason("retry", f"{text}; {waits or 'it waits for a free slot'}", step.at)]
 
-    def _running(self, trial: Trial) -> Reason:
+    def _running(self, trial: Trial) -> list[Reason]:
         attempt = trial.attempt
         since = attempt.started_at or attempt.queued_at
+        last = f"; its last report came {_ago(trial.last_timestamp)} ago" if trial.reports else ""
         if trial.outside:
-            text = f"{_named(trial)} has been evaluated outside for {_ago(since)}"
-            last = f"; its last report came {_ago(trial.last_timestamp)} ago" if trial.reports else ""
-            name = self._place.name
-            way_out = (
-                f"tell its result: mqtune tell {name} {trial.id} METRIC=VALUE; or end it: mqtune stop {name} {trial.id}"
-            )
-            return Reason("outside", f"{text}{last}", since, way_out)
-        text = f"{_named(trial)} has run on {attempt.worker} for {_ago(since)}"
+            text = f"{_named(trial)} has been evaluated outside for {_ago(since)}{last}"
+            return [self._reason("outside", text, since, trial=trial.id)]
+        text = f"{_named(trial)} has been running on {attempt.worker} for {_ago(since)}"
         if trial.decision is not None:
-            return Reason(
-                "ending", f"{text}; it is told to {trial.decision.action.value}{_because(trial.reason)}", since
-            )
+            told = f"{text}; it was told to {trial.decision.action.value}{_because(trial.reason)}"
+            return [self._reason("ending", told, since)]
         worker = next((info for info in self._workers if info.name == attempt.worker), None)
         if worker is None:
             return self._without_worker(text, since)
-        if trial.reports:
-            text += f"; its last report came {_ago(trial.last_timestamp)} ago"
-        text += "".join(f"; {impairment_text(each)}" for each in worker.impairments if not each.stops_trials)
-        if self._waits.startswith(JOURNAL_FULL) and self._no_driver() is None:
-            return self._journal_full(text, since)
-        return Reason("running", text, since)
+        impairments = [each for each in worker.impairments if not each.stops_trials]
+        notes = [self._reason("impaired", f"{worker.name}: {impairment_text(each)}") for each in impairments]
+        if self._waits.startswith(JOURNAL_FULL) and not self._no_driver():
+            return [self._journal_full(f"{text}{last}", since), *notes]
+        return [self._reason("running", f"{text}{last}", since), *notes]
 
-    def _without_worker(self, text: str, since: float) -> Reason:
+    def _without_worker(self, text: str, since: float) -> list[Reason]:
         if self._url is None:
-            return Reason("worker gone", f"{text}, which has ended with its server", since, self._go_on)
-        if (nobody := self._no_driver()) is not None:
-            return Reason("worker gone", f"{text}, which is not connected, and {nobody.text}", since, nobody.way_out)
-        return Reason("worker gone", f"{text}, which is not connected: it runs again elsewhere in some seconds", since)
+            gone = self._reason("worker gone", f"{text}, which has ended with its server", since)
+            return [gone, self._reason("no driver", f"{self._place.name} has no driver")]
+        if no_driver := self._no_driver():
+            return [self._reason("worker gone", f"{text}, which is not connected", since), *no_driver]
+        again = "which is not connected: the trial is requeued within seconds"
+        return [self._reason("worker gone", f"{text}, {again}", since)]
 
-    def _staged(self, trial: Trial) -> Reason:
+    def _staged(self, trial: Trial) -> list[Reason]:
         """Return why no worker has started an attempt yet."""
         since = trial.attempt.queued_at
-        text = f"{_named(trial)} has waited for {_ago(since)}"
+        text = f"{_named(trial)} has been waiting for {_ago(since)}"
         asked_by_it = self._all_asked([trial])
         held = HeldSeats(trial.id, self._held(), asked_by_it)
         if held.lacks_some:
             return self._lacks_seats(f"{text}, {held.in_words}", since, asked_by_it, held)
         if held.holders:
-            return self._about_to_start(text, since, held.holders, asked_by_it)
-        if (reason := self._no_slot(asked_by_it)) is not None:
-            return reason._replace(text=f"{text}: {reason.text}", since=since)
+            return [self._about_to_start(text, since, held.holders, asked_by_it)]
+        if reasons := self._no_slot(asked_by_it):
+            return _joined(f"{text}: ", reasons, since)
+        free = self._reason("starting", f"{text}: a slot is free and about to take it", since)
         if self._quotas is None:
-            unseen = "a slot is free, and takes it unless a quota is used up, which this account may not read"
-            return Reason("starting", f"{text}: {unseen}", since, "make the account again: mqtune acl")
-        return Reason("starting", f"{text}: a slot is free, and is about to take it", since)
+            return [free, self._reason("account", "this account may not read the quotas, one of which may be used up")]
+        return [free]
 
     def _about_to_start(self, text: str, since: float, held: list[Unclaimed], asked: list[Resources]) -> Reason:
         """Return why an attempt with all seats claimed does not run."""
         importing = [each for each in held if each.importing_s is not None]
         if importing:
             slowest = max(importing, key=lambda each: each.importing_s or 0.0)
-            what = f"{slowest.worker} has it and imports your code ({slowest.importing_s:.0f} s)"
-            return Reason("starting", f"{text}: {what}", since)
+            what = f"{slowest.worker} has claimed it and is importing your code ({slowest.importing_s:.0f} s)"
+            return self._reason("starting", f"{text}: {what}", since)
         names = {each.worker for each in held}
         holders = [info for info in self._workers if info.name in names]
         for each in asked:
             if short := self._short_of_memory(each, holders):
-                what = f"{held[0].worker} has it, and {short}"
-                return Reason("busy", f"{text}: {what}", since, "see them all: mqtune fleet")
+                return self._reason("busy", f"{text}: {held[0].worker} has claimed it, and {short}", since)
         if held[1:]:
-            return Reason("starting", f"{text}: workers have all of its {len(held)} seats and start them", since)
-        return Reason("starting", f"{text}: a worker has it and starts it", since)
+            what = f"workers have claimed all of its {len(held)} seats and are starting them"
+            return self._reason("starting", f"{text}: {what}", since)
+        return self._reason("starting", f"{text}: a worker has claimed it and is starting it", since)
 
-    def _lacks_seats(self, text: str, since: float, asked: list[Resources], held: HeldSeats) -> Reason:
+    def _lacks_seats(self, text: str, since: float, asked: list[Resources], held: HeldSeats) -> list[Reason]:
         """Return why workers hold some seats of an attempt and not all; *text* says which."""
-        reason = self._no_slot(asked)
-        if reason is None or reason.cause != _NO_WORKER:
+        reasons = self._no_slot(asked)
+        if not reasons or reasons[0].cause not in _NO_WORKER:
             # The held seats need no other slots.
-            reason = self._no_slot(held.missing, held.others(self._workers))
-        if reason is None:
-            return Reason("seats", f"{text}; slots for the others are free, and are about to take them", since)
-        return reason._replace(text=f"{text}; {reason.text}", since=since)
+            reasons = self._no_slot(held.missing, held.others(self._workers))
+        if not reasons:
+            free = f"{text}; slots for the others are free and about to take them"
+            return [self._reason("seats", free, since)]
+        return _joined(f"{text}; ", reasons, since)
 
     def _held(self) -> list[Unclaimed]:
         """Return the attempts and seats that workers have claimed but not started."""
@@ -481,55 +484,63 @@ class Inquiry:
     def _workers(self) -> list[WorkerInfo]:
         return [] if self._view is None else self._view.workers
 
-    def _no_slot(self, asked: list[Resources], workers: list[WorkerInfo] | None = None) -> Reason | None:
-        """Return why no slot takes a trial: none fits, all are busy, or a quota is used up.
+    def _no_slot(self, asked: list[Resources], workers: list[WorkerInfo] | None = None) -> list[Reason]:
+        """Return why no slot takes a trial; empty if one is free.
 
-        With different resources, a trial without any fitting slot comes first.
+        With different resources, a trial without any matching slot comes first.
         """
         if self._url is None:
-            return Reason("no driver", "its own server and worker do not run", way_out=self._go_on)
+            return [self._reason("no driver", "its own server and worker are not running")]
         there = self._workers if workers is None else workers
-        reasons = [reason for each in asked if (reason := self._no_slot_with(each, there)) is not None]
-        return min(reasons, key=lambda reason: reason.cause != _NO_WORKER, default=None)
+        found = [reasons for each in asked if (reasons := self._no_slot_with(each, there))]
+        return min(found, key=lambda reasons: reasons[0].cause not in _NO_WORKER, default=[])
 
-    def _no_slot_with(self, asked: Resources, workers: list[WorkerInfo]) -> Reason | None:
+    def _no_slot_with(self, asked: Resources, workers: list[WorkerInfo]) -> list[Reason]:
         able = [info for info in workers if self._fits(asked, info)]
         fitting = [info for info in able if info.slots > 0]
-        stopped = [(info.name, each) for info in able for each in info.impairments if each.stops_trials]
-        notes = "".join(f"; {name}: {impairment_text(each)}" for name, each in stopped[:_SHOWN])
-        notes += self._of_other_versions(asked, workers)
         rooms = [_room_of(asked, info, info.slots) for info in fitting]
+        notes = [*self._of_other_versions(asked, workers), *self._impaired(able)]
         seating = Seating()
         if not seating.count(asked, rooms):
-            there = "no worker is connected" if not workers else f"connected: {_offers(workers)}"
-            way_out = "start one: mqtune worker" if not workers else "start one that fits: mqtune worker --help"
-            if any(self._would_fit(asked, info) for info in workers):
-                way_out = UPGRADE
-            return Reason(_NO_WORKER, f"{seating.not_offered(asked, rooms)}; {there}{notes}", way_out=way_out)
+            text = seating.not_offered(asked, rooms)
+            if not workers:
+                return [self._reason("no worker", f"{text}; no worker is connected")]
+            first = self._reason("no match", f"{text}; connected: {_offers(workers)}")
+            # An upgrade is the way out then.
+            is_old = any(note.cause == "version" for note in notes)
+            return [first._replace(way_out="") if is_old else first, *notes]
+        if busy := self._all_used(asked, fitting):
+            return [self._reason("busy", busy), *notes]
+        return self._quota_used()
+
+    def _all_used(self, asked: Resources, fitting: list[WorkerInfo]) -> str:
+        """Return that these workers' slots or GPU memory are in use, or an empty string."""
         slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
         free = [_room_of(asked, info, max(0, info.slots - busy_slots(info))) for info in fitting]
-        if asked.seats > 1 and not seating.count(asked, free):
+        if asked.seats > 1 and not Seating().count(asked, free):
             apart = " on different workers" if asked.machines > 1 else ""
-            what = f"{max(0, slots - busy)} of the {slots} slots that fit are free, and it takes {asked.seats}{apart}"
-            return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune fleet")
+            left = f"{max(0, slots - busy)} of the {slots} matching slots are free, and it needs {asked.seats}{apart}"
+            return f"{left}{self._by_whom(fitting)}"
         if busy < slots:
-            if not (short := self._short_of_memory(asked, fitting)):
-                return self._quota_used()
-            return Reason("busy", f"{short}{notes}", way_out="see them all: mqtune fleet")
-        what = f"the {slots} slots that fit are all busy" if slots > 1 else "the one slot that fits is busy"
-        return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune fleet")
+            return self._short_of_memory(asked, fitting)
+        return f"{_all_busy(slots, 'slot')}{self._by_whom(fitting)}"
+
+    def _impaired(self, workers: list[WorkerInfo]) -> list[Reason]:
+        """Return what keeps workers from taking trials."""
+        stopped = [(info.name, each) for info in workers for each in info.impairments if each.stops_trials]
+        return [self._reason("impaired", f"{name}: {impairment_text(each)}") for name, each in stopped[:_SHOWN]]
 
     @property
     def _quotas(self) -> list[Quota] | None:
         return None if self._view is None else self._view.quotas
 
-    def _quota_used(self) -> Reason | None:
+    def _quota_used(self) -> list[Reason]:
         """Return the quota that is used up, if readable."""
         for pattern, slots, running in self._quotas or ():
             if running >= slots and fnmatchcase(self._place.name, pattern):
-                text = f"a slot is free, and a quota is used up: {running} of {slots} for {pattern}"
-                return Reason("quota", text, way_out="see all quotas, or set one: mqtune quota")
-        return None
+                text = f"a slot is free, but a quota is used up: {running} of {slots} for {pattern}"
+                return [self._reason("quota", text)]
+        return []
 
     def _fits(self, asked: Resources, info: WorkerInfo) -> bool:
         """Return whether a worker takes trials with these resources."""
@@ -539,24 +550,27 @@ class Inquiry:
         """Return whether a worker fits except for its version."""
         return serves(info.experiments, self._place.name) and asked.fits(_offer_of(info))
 
-    def _of_other_versions(self, asked: Resources, workers: list[WorkerInfo]) -> str:
-        """Return the slots that would fit if their workers had another version, or an empty string."""
+    def _of_other_versions(self, asked: Resources, workers: list[WorkerInfo]) -> list[Reason]:
+        """Return the slots that would match if their workers had another version."""
         slots: Counter[str] = Counter()
         for info in workers:
             if not meets(info.version) and self._would_fit(asked, info):
                 slots[info.version] += info.slots
-        return "".join(
-            f"; {counted(count, 'slot')} of mqtune {version} would fit, and {version} does not meet {__version__}"
+        return [
+            self._reason(
+                "version",
+                f"{counted(count, 'slot')} of mqtune {version} would match, but {version} is incompatible with {__version__}",
+            )
             for version, count in sorted(slots.items())
-        )
+        ]
 
     def _short_of_memory(self, asked: Resources, workers: list[WorkerInfo]) -> str:
         """Return which attempts leave too little shared GPU memory, or an empty string."""
         free = max((info.free_gpu_memory_gb for info in workers), default=math.inf)
         if not asked.is_shared_by_memory or free >= asked.gpu_memory_gb:
             return ""
-        there = f"no more than {free:g} GB" if free else "none"
-        return f"no GPU has {asked.gpu_memory_gb:g} GB for it now: they have {there} free{self._by_whom(workers)}"
+        most = f"at most {free:g} GB is free" if free else "all of it is in use"
+        return f"no GPU has {asked.gpu_memory_gb:g} GB of memory for it: {most}{self._by_whom(workers)}"
 
     def _by_whom(self, fitting: list[WorkerInfo]) -> str:
         """Return the attempts that use their slots, as far as known."""
@@ -588,8 +602,14 @@ def _because(reason: str, by: str = "") -> str:
     return f"{who}: {reason}" if reason else who
 
 
-def _runs(count: int) -> str:
-    return f"{count} trials run" if count > 1 else "1 trial runs"
+def _running(count: int) -> str:
+    return f"{count} trials are running" if count > 1 else "1 trial is running"
+
+
+def _joined(begin: str, reasons: list[Reason], since: float | None = None) -> list[Reason]:
+    """Return reasons, with this beginning of the first one's sentence."""
+    first = reasons[0]
+    return [first._replace(text=f"{begin}{first.text}", since=first.since if since is None else since), *reasons[1:]]
 
 
 def _ago(at: float) -> str:

@@ -33,24 +33,26 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @_setting(
     "--pack-gpus",
     type=int,
-    help="Share each GPU among trials by the memory that they ask for, and among so many at most.",
+    help="Share each GPU among up to this many trials, by the memory that they ask for.",
 )
 @_setting(
-    "--strict-gpu-memory", is_flag=True, help="With --pack-gpus: end a trial that takes more than it has asked for."
+    "--strict-gpu-memory",
+    is_flag=True,
+    help="With --pack-gpus: end a trial that takes more GPU memory than it asked for.",
 )
 @_setting("--gpu-memory", default="auto", help="Memory of each GPU in GB, or auto to ask nvidia-smi.")
 @_setting("--cpus", type=int, help="CPU cores that the slots share; by default all.")
 @_setting(
     "--slots",
     type=int,
-    help="Trials at once on a machine without GPUs; by default one per core. With --drivers also 0.",
+    help="Number of trials on a machine without GPUs; by default one per core. With --drivers also 0.",
 )
 @_setting("--tags", default="", show_default=False, help="Tags that trials can require, such as a100,nvlink.")
 @_setting(
     "--health-check",
     default="",
     show_default=False,
-    help="Command that exits with an error where a slot should take no trial, such as 'nvidia-smi -i $CUDA_VISIBLE_DEVICES'.",
+    help="Command that fails if a slot should take no trial, such as 'nvidia-smi -i $CUDA_VISIBLE_DEVICES'.",
 )
 @_setting("--code-root", type=_FOLDER, help="Folder that contains the trainables; by default the current one.")
 @_setting("--log-root", type=_FOLDER, help="Folder for the output of trials; by default ~/mqtune.")
@@ -68,13 +70,13 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
     envvar="MQTUNE_HOLD_SEATS",
     type=float,
     default=30.0,
-    help="Seconds for which a slot that a trial over several machines has taken waits for the others.",
+    help="Seconds that a reserved slot waits for the other slots of a trial over several machines.",
 )
 @_setting(
     "--experiments",
     default="*",
-    help="Experiments to run trials of, by name; * is a wildcard: 'team-a-*'. Teams whose accounts see their own alone share "
-    "a worker with 'team-a-*,team-b-*'.",
+    help="Only run trials of these experiments; * is a wildcard: 'team-a-*'. Teams with separate accounts share a worker "
+    "by 'team-a-*,team-b-*'.",
 )
 @_setting(
     "--remote-control/--no-remote-control",
@@ -84,13 +86,13 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @_setting(
     "--accept-code",
     is_flag=True,
-    help="Run code that drivers bring (Process(bundle=…)), if it is signed with $MQTUNE_CODE_KEY.",
+    help="Run code that drivers send (Process(bundle=…)), if it is signed with $MQTUNE_CODE_KEY.",
 )
 @_setting(
     "--drivers",
     type=int,
     default=0,
-    help="Scripts from `mqtune submit` to run at once, if they are signed with $MQTUNE_CODE_KEY; they use no slot.",
+    help="Number of scripts from `mqtune submit` to run at the same time, if signed with $MQTUNE_CODE_KEY. They use no slot.",
 )
 @_setting(
     "--driver-broker",
@@ -101,21 +103,21 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 )
 @_setting("--user", default="", show_default=False, help="User to run as, with its trials, if root starts the worker.")
 @_setting(
-    "--metrics-port", type=click.IntRange(0, 65_535), help="Port to serve figures for Prometheus at; by default none."
+    "--metrics-port", type=click.IntRange(0, 65_535), help="Port to serve metrics for Prometheus at; by default none."
 )
-@_setting("--metrics-address", default="127.0.0.1", help="Address that this port is at.")
+@_setting("--metrics-address", default="127.0.0.1", help="Address of this port.")
 @_option("--name", help="Celery node name; @host is appended.")
 @_option(
     "--check",
     is_flag=True,
-    help="Start nothing: exit with 0 if a worker of this machine (with --name, of that name) is connected, else with 1.",
+    help="Start nothing: exit with 0 if a worker of this machine is connected (with --name, of that name), else with 1.",
 )
 @_option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @_setting(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
-    help="Log as text, or as JSON: an object on each line, with experiment, trial, attempt and worker.",
+    help="Log as text, or as one JSON object per line.",
 )
 @_setting("--owner-fd", type=int, hidden=True)
 def command(broker: str, name: str | None, check: bool, loglevel: str, **options: Any) -> None:
@@ -194,7 +196,7 @@ def _check(broker: str, name: str | None) -> str:
         with contextlib.closing(connect(broker, role="check")) as client:
             workers = Fleet(client, patience_s=CONNECT_TIMEOUT_S).workers()
     except BrokerUnavailable as error:
-        return f"Redis can't be reached to look for the worker, which waits for Redis too: {error}"
+        return f"can't reach Redis to find the worker, which waits for Redis too: {error}"
     host = socket.gethostname()
     found = [info for info in workers if info.host == host and name in (None, info.name, info.name.partition("@")[0])]
     if not found:

@@ -77,10 +77,10 @@ def flag(owner: str, argument: str, value: object) -> bool:
     return value
 
 
-def name(owner: str, argument: str, value: object, what: str) -> str:
-    """Return a string that is not empty. *what* is the hint of the error."""
+def name(owner: str, argument: str, value: object, hint: str) -> str:
+    """Return a string that is not empty. The error says *hint*."""
     if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{_given(owner, argument, value)} is not a name; give {what}")
+        raise ConfigurationError(f"{_given(owner, argument, value)} is not a name; give {hint}")
     return value
 
 

@@ -79,9 +79,9 @@ def decode_value(data: bytes) -> Any:
         raise ValueError(str(error)) from None
 
 
-def is_version(found: object, known: int) -> bool:
+def is_version(version: object, known: int) -> bool:
     """Whether a message's version is *known*. True and 1.0 equal 1, and are not version 1."""
-    return type(found) is int and found == known
+    return type(version) is int and version == known
 
 
 def check_depth(data: bytes) -> None:
@@ -259,12 +259,12 @@ def readable_segments(event: bytes) -> tuple[list[_Segment], int]:
     # This bounds the length of lists, whose memory is allocated before they are read.
     unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(event))
     unpacker.feed(event[len(REPORTS_PREFIX) :])
-    found: list[_Segment] = []
+    readable: list[_Segment] = []
     segments = 0
     # TypeError: a list or dict as the key of a dict.
     with contextlib.suppress(ValueError, TypeError, msgpack.UnpackException):
         segments = unpacker.read_array_header()
-        while len(found) < segments and unpacker.read_array_header() == _SEGMENT:
+        while len(readable) < segments and unpacker.read_array_header() == _SEGMENT:
             trial, attempt, first = (unpacker.unpack() for _ in range(_SEGMENT - 1))
             count = unpacker.read_array_header()
             reports: list[object] = []
@@ -272,5 +272,5 @@ def readable_segments(event: bytes) -> tuple[list[_Segment], int]:
                 while len(reports) < count:
                     reports.append(unpacker.unpack())
             finally:
-                found.append((trial, attempt, first, reports, count - len(reports)))
-    return found, segments - len(found)
+                readable.append((trial, attempt, first, reports, count - len(reports)))
+    return readable, segments - len(readable)

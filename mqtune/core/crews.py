@@ -62,10 +62,10 @@ class Register(NamedTuple):
     @property
     def slots(self) -> Counter[str]:
         """The number of slots by queue. The name of a queue has the version of its workers."""
-        found: Counter[str] = Counter()
+        slots: Counter[str] = Counter()
         for crew in self.crews:
-            found[crew.queue] += crew.slots * crew.workers
-        return found
+            slots[crew.queue] += crew.slots * crew.workers
+        return slots
 
 
 def register_of(workers: Iterable[WorkerInfo]) -> Register:

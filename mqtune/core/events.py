@@ -65,10 +65,10 @@ class Cursor(NamedTuple):
 START: Final = Cursor("0-0")
 #: The number of fields of a report without a checkpoint.
 _PLAIN: Final = 2
-_ACTIONS: Final = "|".join(each.value for each in [*Action, *(intent for intent in Intent if intent.hands_back)])
+_ACTIONS: Final = "|".join(action.value for action in [*Action, *(intent for intent in Intent if intent.hands_back)])
 #: The name of an action. Attempts, unlike trials, may also be requeued.
 ActionName = Annotated[str, Meta(pattern=rf"\A({_ACTIONS})\Z")]
-StatusName = Annotated[str, Meta(pattern=rf"\A({'|'.join(each.value for each in TrialStatus)})\Z")]
+StatusName = Annotated[str, Meta(pattern=rf"\A({'|'.join(status.value for status in TrialStatus)})\Z")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -512,8 +512,8 @@ def _are_sound(segments: Any) -> bool:
 def _readable_reports(data: bytes, entry: str) -> Reports:
     """Return the readable reports of a malformed event."""
     segments: Segments = []
-    found, unreadable = readable_segments(data)
-    for trial, attempt, first, reports, missing in found:
+    readable, unreadable = readable_segments(data)
+    for trial, attempt, first, reports, missing in readable:
         unreadable += missing
         if not _are_sound([(trial, attempt, first, [])]):
             unreadable += len(reports)
@@ -588,7 +588,7 @@ class WorkerInfo:
     @property
     def note(self) -> str:
         """Its impairments as a text for people, which stays the same while nothing changes."""
-        return "; ".join(each.reason for each in self.impairments)
+        return "; ".join(impairment.reason for impairment in self.impairments)
 
     @property
     def owner(self) -> Owner:
@@ -636,15 +636,15 @@ def readable_events(entries: Iterable[tuple[str, bytes]]) -> Iterator[Event]:
 
 def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Event]]:
     """Return the driver's events by their cursor, in the order of the journal."""
-    found: dict[Cursor, list[Event]] = defaultdict(list)
+    by_cursor: dict[Cursor, list[Event]] = defaultdict(list)
     for id_, data in entries:
         if data.startswith(REPORTS_PREFIX):
             continue
         event = decode_event(data, id_)
         cursor = getattr(event, "cursor", None)
         if event is not None and cursor is not None:
-            found[cursor].append(event)
-    return dict(found)
+            by_cursor[cursor].append(event)
+    return dict(by_cursor)
 
 
 def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report]:

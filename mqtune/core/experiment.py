@@ -33,7 +33,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.plain import Rows, from_plain, to_plain
+from mqtune.core.plain import RowConverter, from_plain, to_plain
 from mqtune.core.resources import Resources
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
@@ -88,8 +88,8 @@ _VALUES: Final = (
 )
 _QUEUES: Final = ("to_retry", "to_restart", "_answered")
 _OF_TRIALS: Final = ("_front", "_open", "busy", "outside")
-_ATTEMPTS: Final = Rows(Attempt, resources=Resources | None)
-_TRIALS: Final = Rows(Trial, attempts=Any)
+_ATTEMPTS: Final = RowConverter(Attempt, resources=Resources | None)
+_TRIALS: Final = RowConverter(Trial, attempts=Any)
 _ATTEMPTS_AT: Final = _TRIALS.names.index("attempts")
 #: The version and the names of all values of a state. A state of another form can't be read.
 STATE_FORM: Final = (4, *_VALUES, *_QUEUES, *_OF_TRIALS, *_TRIALS.names, *_ATTEMPTS.names)
@@ -203,7 +203,7 @@ class Experiment:
         return 0 < len(self.trials) == self.counts[TrialStatus.FAILED]
 
     @property
-    def ahead(self) -> Mapping[TrialId, Trial]:
+    def leaders(self) -> Mapping[TrialId, Trial]:
         """The best trial. With several metrics, the ended trials without a dominating one."""
         return self._front if self.best is None else {self.best.id: self.best}
 
@@ -254,7 +254,7 @@ class Experiment:
         for trial in trials:
             trial.attempts = _ATTEMPTS.objects(trial.attempts)
             for attempt in trial.attempts:
-                attempt.environment = self._shared(attempt.environment)
+                attempt.environment = self._share_environment(attempt.environment)
         for name in _OF_TRIALS:
             setattr(self, name, {id_: self.trials[id_] for id_ in state[name]})
         self.counts = from_plain(dict[TrialStatus, int], state["counts"])
@@ -274,10 +274,10 @@ class Experiment:
         try:
             self._apply(event)
         except (LookupError, InvalidTransition) as error:
-            what = " ".join(f"{name} {getattr(event, name)}" for name in ("trial", "attempt") if hasattr(event, name))
+            named = " ".join(f"{name} {getattr(event, name)}" for name in ("trial", "attempt") if hasattr(event, name))
             why = error if isinstance(error, InvalidTransition) else repr(error)
             raise ImpossibleEvent(
-                f"experiment {self.name!r}: its journal has a {event.KIND!r} event of {what}, which can't be there: "
+                f"experiment {self.name!r}: its journal has a {event.KIND!r} event of {named}, which can't be there: "
                 f"{why}",
                 event,
             ) from error
@@ -487,14 +487,14 @@ class Experiment:
         attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue
         attempt.devices = tuple(event.devices)
         attempt.started_at = event.at
-        attempt.environment = self._shared(event.environment)
+        attempt.environment = self._share_environment(event.environment)
         attempt.working_dir = event.working_dir
         attempt.stdout_path, attempt.stderr_path = event.stdout_path, event.stderr_path
         attempt.log_mark = event.log_mark
         if attempt is trial.attempt and attempt.end is None:
             self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)
 
-    def _shared(self, environment: Body) -> Body:
+    def _share_environment(self, environment: Body) -> Body:
         """Return an equal environment of an earlier attempt, or this one. Most are equal."""
         known = self._environments.setdefault(hash(encode_value(environment)), environment)
         return known if known == environment else environment
@@ -622,17 +622,17 @@ class Experiment:
             trial.setbacks += 1
             trial.lost += 1
         worker = attempt.worker or "its worker"
-        what = f"{end.value if end else 'lost'} by {worker}"
+        cause = f"{end.value if end else 'lost'} by {worker}"
         if attempt.could_not_start:
-            what = f"could not be started by {worker}: {_in_short(attempt)}"
+            cause = f"could not be started by {worker}: {_in_short(attempt)}"
         elif broken:
-            what = f"device {','.join(attempt.devices)} of {worker} is broken: {_in_short(attempt)}"
+            cause = f"device {','.join(attempt.devices)} of {worker} is broken: {_in_short(attempt)}"
         elif is_workers_fault:
-            what = f"{what}, which could not end it: {_in_short(attempt)}"
+            cause = f"{cause}, which could not end it: {_in_short(attempt)}"
         if 0 <= self.max_lost < trial.lost:
             so_often = f"{trial.lost} attempts in a row were lost or requeued without coming further"
-            return TrialStatus.FAILED, f"{what}; {so_often}, and max_lost={self.max_lost}"
-        return TrialStatus.QUEUED, what
+            return TrialStatus.FAILED, f"{cause}; {so_often}, and max_lost={self.max_lost}"
+        return TrialStatus.QUEUED, cause
 
     def _status_of_completed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
         if trial.has_metric or self.accept_no_report:
@@ -672,8 +672,8 @@ def _note_progress(trial: Trial) -> None:
 def _has_broken_another(trial: Trial) -> bool:
     """Whether an earlier attempt has ended because of another broken device."""
     attempt = trial.attempt
-    others = (each for each in trial.attempts if each.error_type == DEVICE_BROKEN)
-    return any((each.worker, each.devices) != (attempt.worker, attempt.devices) for each in others)
+    others = (other for other in trial.attempts if other.error_type == DEVICE_BROKEN)
+    return any((other.worker, other.devices) != (attempt.worker, attempt.devices) for other in others)
 
 
 def _in_short(attempt: Attempt) -> str:

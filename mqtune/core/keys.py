@@ -204,8 +204,8 @@ _OF_EXPERIMENT: Final = re.compile(r"mqtune:x:\{([^{}]*)\}:.*")
 
 def experiment_of(key: str) -> str:
     """Return the experiment that owns a key, or an empty text."""
-    found = _OF_EXPERIMENT.fullmatch(key)
-    return found[1] if found and is_name(found[1]) else ""
+    matched = _OF_EXPERIMENT.fullmatch(key)
+    return matched[1] if matched and is_name(matched[1]) else ""
 
 
 class ExperimentKeys:

@@ -47,16 +47,16 @@ def process_mark(pid: int | None = None) -> str:
 
 def is_here(description: str) -> bool:
     """Whether a described process belongs to this boot of this machine and this container."""
-    found = _DESCRIPTION.fullmatch(description)
-    return found is not None and found["place"] == _place()
+    matched = _DESCRIPTION.fullmatch(description)
+    return matched is not None and matched["place"] == _place()
 
 
 def is_gone(description: str) -> bool:
     """Whether a described process has ended. False if that can't be seen from here."""
-    found = _DESCRIPTION.fullmatch(description)
-    if found is None or found["place"] != _place():
+    matched = _DESCRIPTION.fullmatch(description)
+    if matched is None or matched["place"] != _place():
         return False
-    pid = int(found["pid"])
+    pid = int(matched["pid"])
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -64,7 +64,7 @@ def is_gone(description: str) -> bool:
     except PermissionError:
         pass
     # Its number may have been reused.
-    return started_at(pid) != int(found["began"])
+    return started_at(pid) != int(matched["began"])
 
 
 @cache

@@ -128,8 +128,8 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], els
         if name in known:
             continue
         # People remember the beginning of a name.
-        begin_so = [each for each in known if each.startswith(name)]
-        near = [f"{each}=" for each in begin_so or difflib.get_close_matches(name, known, n=1)]
+        begin_so = [own for own in known if own.startswith(name)]
+        near = [f"{own}=" for own in begin_so or difflib.get_close_matches(name, known, n=1)]
         likely = [elsewhere[name]] if name in elsewhere else near
         hint = f"do you mean {likely[0]}?" if likely else f"it has {names_in_words(known) or 'none'}"
         raise ConfigurationError(f"{owner} has no argument {name!r}; {hint}")
@@ -145,8 +145,8 @@ class _OfConstructor:
         constructor = inspect.getattr_static(owner, "__init__")
         if constructor is object.__init__:
             return None
-        found = signature_of(constructor)
-        return found.replace(parameters=list(found.parameters.values())[1:])
+        signature = signature_of(constructor)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 class KnownArguments:
@@ -169,9 +169,9 @@ class KnownArguments:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         if options:
             parameters = signature_of(cls).parameters
-            if all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
+            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
                 known = list(parameters)
-                meant = {name: it for name, it in cls.meant.items() if not it.endswith("=") or it[:-1] in known}
+                meant = {name: hint for name, hint in cls.meant.items() if not hint.endswith("=") or hint[:-1] in known}
                 refuse_unknown(cls.__name__, options, known, meant)
         return super().__new__(cls)
 

@@ -45,14 +45,14 @@ class OutcomeConstraint:
         Raises:
             ConfigurationError: the text is not a metric, "<=" or ">=", and a number.
         """
-        found = _BOUND.fullmatch(text)
-        if found is not None:
+        matched = _BOUND.fullmatch(text)
+        if matched is not None:
             try:
-                bound = float(found["bound"])
+                bound = float(matched["bound"])
             except ValueError:
                 bound = math.nan
             if math.isfinite(bound):
-                return cls(found["metric"], "<=" if found["relation"] == "<=" else ">=", bound)
+                return cls(matched["metric"], "<=" if matched["relation"] == "<=" else ">=", bound)
         raise ConfigurationError(
             f'metric: {text!r} is not a metric, "<=" or ">=", and a number, such as "latency <= 10"; '
             "report a sum as a metric of its own"
@@ -101,8 +101,8 @@ class Objective:
                 and metrics differ.
         """
         given = tuple(metric) if isinstance(metric, list | tuple) else (metric,)
-        constraints = tuple(OutcomeConstraint.of(each) for each in given if _is_constraint(each))
-        metrics = tuple(each for each in given if not _is_constraint(each))
+        constraints = tuple(OutcomeConstraint.of(metric) for metric in given if _is_constraint(metric))
+        metrics = tuple(metric for metric in given if not _is_constraint(metric))
         modes: tuple[Any, ...] = tuple(mode) if isinstance(mode, list | tuple) else (mode,) * len(metrics)
         if constraints and not metrics:
             raise ConfigurationError(
@@ -113,8 +113,8 @@ class Objective:
             raise ConfigurationError(f"metric={metric!r}, mode={mode!r}: give one mode for each metric, at least one")
         for name in metrics if len(given) > 1 else ():
             checks.name("", "metric", name, METRIC_KEY)
-        for each in modes:
-            checks.one_of("", "mode", each, ("min", "max"))
+        for given_mode in modes:
+            checks.one_of("", "mode", given_mode, ("min", "max"))
         if len(set(metrics)) < len(metrics):
             raise ConfigurationError(f"metric={metric!r}: a metric is there twice")
         return cls(metrics, modes, constraints)
@@ -148,14 +148,14 @@ class Objective:
 
     def is_feasible(self, metrics: Metrics) -> bool:
         """Whether a report has all constrained metrics and violates no constraint."""
-        return all(each.excess(metrics) <= 0 for each in self.constraints)
+        return all(constraint.excess(metrics) <= 0 for constraint in self.constraints)
 
     def violated(self, metrics: Metrics) -> list[OutcomeConstraint]:
         """Return the constraints that a report violates.
 
         Constraints on metrics without a number are left out: a later report may have one.
         """
-        return [each for each in self.constraints if each.excess(metrics) > 0]
+        return [constraint for constraint in self.constraints if constraint.excess(metrics) > 0]
 
     def violation(self, metrics: Metrics) -> float:
         """Return the sum of a report's violations, each divided by its bound. 0 if feasible.
@@ -163,12 +163,12 @@ class Objective:
         After Deb, "An efficient constraint handling method for genetic algorithms", 2000, section 3, with constraints
         normalised by their bounds. The excess over a bound of 0 is not divided.
         """
-        return sum(each.relative_excess(metrics) for each in self.violated(metrics))
+        return sum(constraint.relative_excess(metrics) for constraint in self.violated(metrics))
 
     def values(self, metrics: Metrics) -> tuple[float, ...] | None:
         """Return the values of the metrics in a report. None if one is missing or not a number."""
-        found = [value for name in self.metrics if is_number(value := metrics.get(name))]
-        return tuple(found) if len(found) == len(self.metrics) else None
+        numbers = [value for name in self.metrics if is_number(value := metrics.get(name))]
+        return tuple(numbers) if len(numbers) == len(self.metrics) else None
 
     def point(self, metrics: Metrics) -> Point | None:
         """Return the values in a report with lower as better. None if one is not a number."""
@@ -240,14 +240,14 @@ def pareto_front(things: Iterable[T]) -> list[T]:
 
     They are sorted by the first metric, the best first.
     """
-    found: list[T] = []
+    front: list[T] = []
     # A dominating point comes first in this order.
-    for each in sorted(things, key=lambda thing: thing.point):
+    for candidate in sorted(things, key=lambda thing: thing.point):
         # With two metrics, the last point of the front has the best second value.
-        rivals = found[-1:] if len(each.point) == _PLANE else found
-        if not any(dominates(other.point, each.point) for other in rivals):
-            found.append(each)
-    return found
+        rivals = front[-1:] if len(candidate.point) == _PLANE else front
+        if not any(dominates(other.point, candidate.point) for other in rivals):
+            front.append(candidate)
+    return front
 
 
 def has_nan(point: Point) -> bool:

@@ -63,12 +63,14 @@ def unusual_fields(value: DataclassInstance) -> Body:
 def _usual(kind: type[DataclassInstance]) -> Body:
     """Return the defaults of a dataclass's fields, by their names."""
     return {
-        each.name: each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
-        for each in dataclasses.fields(kind)
+        attribute.name: attribute.default
+        if attribute.default_factory is dataclasses.MISSING
+        else attribute.default_factory()
+        for attribute in dataclasses.fields(kind)
     }
 
 
-class Rows(Generic[T]):
+class RowConverter(Generic[T]):
     """Converts dataclass objects to lists of their values and back, faster than as dicts.
 
     Args:
@@ -78,14 +80,14 @@ class Rows(Generic[T]):
 
     def __init__(self, kind: type[T], **types: object) -> None:
         hints = get_type_hints(kind) | types
-        self.names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        self.names = [attribute.name for attribute in dataclasses.fields(kind)]  # type: ignore[arg-type]
         self._kind = kind
         row = msgspec.defstruct("Row", [(name, hints[name]) for name in self.names], array_like=True)
         self._list = list[row]  # type: ignore[valid-type]
 
     def rows(self, objects: Iterable[T]) -> list[list[Any]]:
         """Return the values of each object."""
-        return [[getattr(each, name) for name in self.names] for each in objects]
+        return [[getattr(thing, name) for name in self.names] for thing in objects]
 
     def objects(self, rows: object) -> list[T]:
         """Return an object for each row of plain values.

@@ -14,7 +14,7 @@ PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 #: queue's name, and the messages without a priority.
 MESSAGE_PRIORITIES: Final[Mapping[Priority, int]] = {"high": 3, "normal": 0, "low": 6}
 #: Order in which workers read those lists. 9 is kombu's last.
-MESSAGE_ORDER: Final = (*(MESSAGE_PRIORITIES[each] for each in PRIORITIES), 9)
+MESSAGE_ORDER: Final = (*(MESSAGE_PRIORITIES[priority] for priority in PRIORITIES), 9)
 #: kombu's separator between queue name and priority.
 _PRIORITY_MARK: Final = "\x06\x16"
 

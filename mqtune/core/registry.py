@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
 from pkgutil import iter_modules
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from mqtune.core.entry_points import is_added, load_point, names_in
 from mqtune.core.errors import ConfigurationError
@@ -54,7 +54,7 @@ class Registered:
             ConfigurationError: an argument is in no attribute.
         """
         # A class derived from one of mqtune's may have its own constructor.
-        owner = next((each for each in type(self).__mro__ if vars(each).get("kind")), type(self))
+        owner = next((class_ for class_ in type(self).__mro__ if vars(class_).get("kind")), type(self))
         arguments = {name: self._argument(name) for name in _arguments(owner)}
         return {
             self.role: self.kind or type(self).__name__,
@@ -111,20 +111,28 @@ class Registered:
 @cache
 def _arguments(kind: type) -> tuple[str, ...]:
     parameters = signature(kind).parameters.values()
-    return tuple(each.name for each in parameters if each.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD))
+    return tuple(
+        parameter.name
+        for parameter in parameters
+        if parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    )
 
 
 def _kinds(base: type[T]) -> dict[str, type[T]]:
     package = import_module(base.__module__.rpartition(".")[0])
     for module in iter_modules(package.__path__, f"{package.__name__}."):
         import_module(module.name)
-    return {each.kind: each for each in _subclasses(base) if "kind" in vars(each) and _is_registered(each)}
+    return {
+        subclass.kind: subclass
+        for subclass in _subclasses(base)
+        if "kind" in vars(subclass) and _is_registered(subclass)
+    }
 
 
 def _subclasses(base: type[T]) -> Iterator[type[T]]:
-    for each in base.__subclasses__():
-        yield each
-        yield from _subclasses(each)
+    for subclass in base.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _is_own(kind: type) -> bool:
@@ -144,16 +152,31 @@ def described(thing: Registered) -> Description:
     return description if _is_registered(kind) else {**description, CLASS: f"{kind.__module__}:{kind.__qualname__}"}
 
 
-def differences(name: str, was: object, is_: object) -> Iterator[str]:
-    """Yield a line for each difference of two descriptions, such as of ``scheduler.max_t``."""
+class Difference(NamedTuple):
+    """A difference of two descriptions, such as of ``scheduler.max_t``."""
+
+    name: str
+    was: object
+    is_: object
+
+    def __str__(self) -> str:
+        return f"{self.name}: {_short(self.was)} → {_short(self.is_)}"
+
+
+def differences(name: str, was: object, is_: object) -> Iterator[Difference]:
+    """Yield the differences of two descriptions. Of different kinds, only the kinds differ."""
     # NaN is not equal to itself, but counts as the same value here.
     if was == is_ or repr(was) == repr(is_):
         return
     if isinstance(was, Mapping) and isinstance(is_, Mapping) and was.keys() & is_.keys():
+        kind = name.rpartition(".")[2]
+        if kind in was and kind in is_ and was[kind] != is_[kind]:
+            yield Difference(name, was[kind], is_[kind])
+            return
         for key in {**was, **is_}:
             yield from differences(f"{name}.{key}", was.get(key, _MISSING), is_.get(key, _MISSING))
         return
-    yield f"{name} was {_short(was)} and is {_short(is_)}"
+    yield Difference(name, was, is_)
 
 
 _MISSING: Final = object()
@@ -163,6 +186,6 @@ _SHOWN_CHARS: Final = 200
 
 def _short(value: object) -> str:
     if value is _MISSING:
-        return "not there"
+        return "(unset)"
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

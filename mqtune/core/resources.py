@@ -155,7 +155,7 @@ class Resources(KnownArguments):
         Raises:
             ConfigurationError: a value is invalid.
         """
-        return cls(**{each.name: body[each.name] for each in fields(cls) if each.name in body})
+        return cls(**{attribute.name: body[attribute.name] for attribute in fields(cls) if attribute.name in body})
 
     def __str__(self) -> str:
         if self.seats > 1:
@@ -194,8 +194,8 @@ def gpus_in(queue: str, asked: Resources) -> float:
     """Return the number of GPUs of a trial in a slot of this queue, or its share by memory."""
     if not asked.is_shared_by_memory:
         return asked.gpus
-    found = _MEMORY.search(queue)
-    return min(1.0, asked.gpu_memory_gb / float(found[1])) if found else 0.0
+    matched = _MEMORY.search(queue)
+    return min(1.0, asked.gpu_memory_gb / float(matched[1])) if matched else 0.0
 
 
 def queues_of(name: str) -> list[str]:
@@ -260,14 +260,14 @@ def _checked_tags(tags: object) -> frozenset[str]:
         raise ConfigurationError(
             f"resources: tags={tags!r} is not a list of names; give a list such as ['a100', 'nvlink']"
         )
-    found = tuple(tags)
-    for tag in found:
+    given_tags = tuple(tags)
+    for tag in given_tags:
         if not isinstance(tag, str) or not _TAG.fullmatch(tag):
             raise ConfigurationError(
                 f"resources: tag {tag!r} is not a name; use small letters, digits, dashes and underscores, such as "
                 f"'a100'"
             )
-    return frozenset(found)
+    return frozenset(given_tags)
 
 
 def in_gb(size: float) -> str:

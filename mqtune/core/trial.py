@@ -178,10 +178,10 @@ def checked_tags(tags: object) -> list[str]:
             raise ConfigurationError(
                 f"tags: {tag!r:.200} is not a tag; give a text of up to {_TAG_CHARS} characters, on one line"
             )
-    found = list(dict.fromkeys(given))
-    if len(found) > _MOST_TAGS:
-        raise ConfigurationError(f"there are {len(found)} tags, and the most is {_MOST_TAGS}")
-    return found
+    unique_tags = list(dict.fromkeys(given))
+    if len(unique_tags) > _MOST_TAGS:
+        raise ConfigurationError(f"there are {len(unique_tags)} tags, and the most is {_MOST_TAGS}")
+    return unique_tags
 
 
 def checked_notes(notes: object) -> str:
@@ -260,8 +260,8 @@ def trial_of(checkpoint: CheckpointId) -> TrialId:
 
 def attempt_and_number(checkpoint: CheckpointId) -> tuple[int, int]:
     """Return the attempt and the number in a checkpoint's id, or zeros for another name."""
-    found = _NUMBERS.search(checkpoint)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    numbers = _NUMBERS.search(checkpoint)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
 
 def is_checkpoint_of(checkpoint: object, trial: str, attempt: int, claim: str) -> bool:
@@ -380,7 +380,7 @@ EFFECTS: Final = {
     # For its worker it is a stop; the decision says what becomes of the trial.
     "fail": Effect(Intent.STOP, AttemptEnd.STOPPED, TrialStatus.FAILED, 2),
 }
-_BY_INTENT: Final = {each.intent: each for each in reversed(EFFECTS.values())}
+_BY_INTENT: Final = {effect.intent: effect for effect in reversed(EFFECTS.values())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,7 +532,7 @@ class Attempt:
 
     def further_seat(self, number: int) -> Seat | None:
         """Return a further seat by its number, or None."""
-        return next((each for each in self.seats if each.number == number), None)
+        return next((seat for seat in self.seats if seat.number == number), None)
 
     @property
     def could_not_start(self) -> bool:

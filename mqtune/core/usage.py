@@ -65,9 +65,9 @@ class LiveUse(NamedTuple):
     usage: Usage
 
 
-def sound_usage(found: object) -> Usage:
+def sound_usage(untrusted: object) -> Usage:
     """Return the valid figures of untrusted data."""
-    values = found if isinstance(found, dict) else {}
+    values = untrusted if isinstance(untrusted, dict) else {}
     figures = ((name, _number(values.get(name))) for name in FIGURES)
     return {name: value for name, value in figures if value is not None}
 
@@ -83,8 +83,8 @@ def decode_uses(data: bytes) -> dict[str, LiveUse]:
     Invalid entries are left out, because any worker of an experiment may have written them.
     """
     try:
-        version, found = decode_value(data)
-        uses = {trial: _use_of(body) for trial, body in found.items()} if is_version(version, VERSION) else {}
+        version, bodies = decode_value(data)
+        uses = {trial: _use_of(body) for trial, body in bodies.items()} if is_version(version, VERSION) else {}
     except (ValueError, TypeError, AttributeError):
         return {}
     return {trial: use for trial, use in uses.items() if use is not None and isinstance(trial, str)}
@@ -103,9 +103,9 @@ def _use_of(body: object) -> LiveUse | None:
     )
 
 
-def _named(found: object) -> list[tuple[str, object]]:
+def _named(untrusted: object) -> list[tuple[str, object]]:
     """Return the items with a printable name, or an empty list if it is not a dict."""
-    values = found.items() if isinstance(found, dict) else ()
+    values = untrusted.items() if isinstance(untrusted, dict) else ()
     return [(name, value) for name, value in values if isinstance(name, str) and name.isprintable()]
 
 

@@ -21,7 +21,7 @@ def meets(version: str) -> bool:
     return minor(version) == minor(__version__)
 
 
-class Source(NamedTuple):
+class InstallSource(NamedTuple):
     """Origin of the installation: a URL, empty for an index, and its local path."""
 
     url: str = ""
@@ -40,22 +40,22 @@ def requirement(extra: str = "") -> str:
 
 def install_command(extra: str) -> str:
     """Return the command that installs an extra of this mqtune."""
-    found = source()
-    return f"pip install -e '{found.path}[{extra}]'" if found.is_editable else f"pip install '{requirement(extra)}'"
+    origin = source()
+    return f"pip install -e '{origin.path}[{extra}]'" if origin.is_editable else f"pip install '{requirement(extra)}'"
 
 
-def source() -> Source:
+def source() -> InstallSource:
     """Return the origin of the installed mqtune."""
     # Imported here, as few processes need them.
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
     from urllib.parse import unquote  # noqa: PLC0415
 
     try:
-        found = json.loads(distribution("mqtune").read_text("direct_url.json") or "{}")
+        described = json.loads(distribution("mqtune").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
-        return Source()
-    url = str(found.get("url", ""))
+        return InstallSource()
+    url = str(described.get("url", ""))
     path = unquote(url.removeprefix("file://")) if url.startswith("file://") else ""
-    if vcs := found.get("vcs_info"):
+    if vcs := described.get("vcs_info"):
         url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
-    return Source(url, path, is_editable=bool(found.get("dir_info", {}).get("editable")))
+    return InstallSource(url, path, is_editable=bool(described.get("dir_info", {}).get("editable")))

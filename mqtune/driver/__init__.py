@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from mqtune.driver.connect import (
         BrokerDeployment as BrokerDeployment,
-        Place as Place,
+        DriverContext as DriverContext,
         unless_away as unless_away,
     )
     from mqtune.driver.definition import DefinitionWriter as DefinitionWriter
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Process as Process,
         RunOptions as RunOptions,
     )
-    from mqtune.driver.pace import Pace as Pace
+    from mqtune.driver.pace import LoopPace as LoopPace
     from mqtune.driver.plain import PlainReports as PlainReports
     from mqtune.driver.publishing import GATHER_S as GATHER_S, Publisher as Publisher
     from mqtune.driver.requests import AT_ONCE as AT_ONCE
@@ -57,14 +57,14 @@ _NAMES = {
     "bundling": ("BundleFolder", "bring"),
     "by_config": ("ResourcesByConfig",),
     "checkpoints": ("CheckpointGC", "LOOK_APART_S", "bring_dicts"),
-    "connect": ("BrokerDeployment", "Place", "unless_away"),
+    "connect": ("BrokerDeployment", "DriverContext", "unless_away"),
     "definition": ("DefinitionWriter",),
     "driver": ("Driver",),
     "interrupts": ("Interrupts",),
     "ledger": ("Restored",),
     "local_slots": ("slot_settings",),
     "options": ("Checkpoints", "Deletes", "Failures", "Process", "RunOptions"),
-    "pace": ("Pace",),
+    "pace": ("LoopPace",),
     "plain": ("PlainReports",),
     "requests": ("AT_ONCE",),
     "publishing": ("GATHER_S", "Publisher"),

@@ -127,7 +127,7 @@ class Stage:
     outside: bool = False
 
     def write(self, to: Writing) -> list[Written]:
-        event, packed = self.prepared(to)
+        event, packed = self.prepare(to)
         if self.outside:
             to.journal.record(packed)
         else:
@@ -136,7 +136,7 @@ class Stage:
             to.journal.stage(self.trial, event.attempt, assignment, packed)
         return [Written(event, packed)]
 
-    def prepared(self, to: Writing) -> tuple[TrialStaged, bytes]:
+    def prepare(self, to: Writing) -> tuple[TrialStaged, bytes]:
         """Check the action, and return its event, which is not journaled, and that encoded.
 
         Raises:
@@ -166,7 +166,7 @@ class Stage:
             request=self.request,
             key=self.key,
             outside=self.outside,
-            resources=None if self.outside else self._asked(to, known),
+            resources=None if self.outside else self._choose_resources(to, known),
         )
         try:
             packed = event.encode()
@@ -176,7 +176,7 @@ class Stage:
             raise ConfigurationError(_too_large(self.trial, self.config, len(packed)))
         return event, packed
 
-    def _asked(self, to: Writing, known: Trial | None) -> Resources | None:
+    def _choose_resources(self, to: Writing, known: Trial | None) -> Resources | None:
         """Return what the attempt asks for by its config: as the one before, if that had the same."""
         if to.asks is None:
             return None
@@ -437,7 +437,7 @@ def record(
 ) -> list[Written]:
     """Journal, in one step, events that nobody but drivers acts on."""
     packed = [Written(event, event.encode()) for event in events]
-    to.journal.record(*(each.data for each in packed), definition=definition)
+    to.journal.record(*(event.data for event in packed), definition=definition)
     return packed
 
 
@@ -552,14 +552,14 @@ def _runs(trial: Trial, attempt: int) -> bool:
     return trial.status is TrialStatus.RUNNING and not trial.outside and trial.attempt.number == attempt
 
 
-def requeues(experiment: Experiment, reason: str) -> Iterator[Requeue]:
+def plan_requeues(experiment: Experiment, reason: str) -> Iterator[Requeue]:
     """Yield what ends all attempts that nothing else ends already."""
     for trial in list(experiment.trials.values()):
         if trial.is_busy and trial.attempt.end is None and trial.decision is None:
             yield Requeue(trial, reason)
 
 
-def stops(experiment: Experiment, *, by: str, reason: str, spare_running: bool = False) -> Iterator[Decide]:
+def plan_stops(experiment: Experiment, *, by: str, reason: str, spare_running: bool = False) -> Iterator[Decide]:
     """Yield a stop for each trial that nothing else ends already, and for trials that are about to pause.
 
     With *spare_running* it spares running trials.
@@ -571,7 +571,7 @@ def stops(experiment: Experiment, *, by: str, reason: str, spare_running: bool =
             yield Decide(trial=trial, action=Action.STOP, by=by, reason=reason)
 
 
-def again(trial: Trial, wanted: Restart, *, request: str = "") -> Stage:
+def restage(trial: Trial, wanted: Restart, *, request: str = "") -> Stage:
     """Return the action that stages the next attempt of a trial."""
     return Stage(
         trial=trial.id,
@@ -586,7 +586,7 @@ def again(trial: Trial, wanted: Restart, *, request: str = "") -> Stage:
     )
 
 
-def resuming(
+def stage_resumed(
     experiment: Experiment,
     trial: Trial,
     *,
@@ -611,7 +611,7 @@ def resuming(
     if not checkpoint:
         checkpoint, source = newest_checkpoint(trial) if source is None else (checkpoint_of(experiment, source), source)
     config = trial.config if config is None else config
-    return again(trial, Restart(config, checkpoint, source, by=by, reason=reason), request=request)
+    return restage(trial, Restart(config, checkpoint, source, by=by, reason=reason), request=request)
 
 
 def newest_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
@@ -628,12 +628,12 @@ def decided_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
     Raises:
         ConfigurationError: it was not paused so.
     """
-    found = trial.pause_point
-    if found is None:
+    named = trial.pause_point
+    if named is None:
         raise ConfigurationError(
             f"trial {trial.id} was not paused on a report that next_report returned: leave out checkpoint='decided'"
         )
-    return found, trial.attempt.source if found == trial.attempt.checkpoint else None
+    return named, trial.attempt.source if named == trial.attempt.checkpoint else None
 
 
 def checkpoint_of(experiment: Experiment, source: TrialId) -> CheckpointId:

@@ -158,12 +158,12 @@ def _definition(name: str, place: BrokerDeployment) -> Definition:
             )
         raise ConfigurationError(
             f"there is no experiment {name!r} in {mqtune_home()}; "
-            f"{there_are([each.name for each in saved_experiments()])}. "
+            f"{there_are([saved.name for saved in saved_experiments()])}. "
             "If it runs on a broker, give that"
         )
-    found = place.definition(name, folder)
-    if found is not None:
-        return found
+    definition = place.definition(name, folder)
+    if definition is not None:
+        return definition
     raise ConfigurationError(f"there is no experiment {name!r} on {place.shown}; {there_are(place.experiments())}")
 
 

@@ -55,37 +55,36 @@ class ResourcesByConfig:
             ConfigurationError: the function fails, or returns something else or another number of seats than before.
         """
         try:
-            found: object = self._function(copy_value(config))
+            resources: object = self._function(copy_value(config))
         except Exception as error:
             raise ConfigurationError(
                 f"resources: {self.name} raised {type(error).__name__}: {error}, for {config!r}"
             ) from error
-        if not isinstance(found, Resources):
+        if not isinstance(resources, Resources):
             raise ConfigurationError(
-                f"resources: {self.name} returned {found!r} for {config!r}; return mqtune.Resources(gpus=…, cpus=…)"
+                f"resources: {self.name} returned {resources!r} for {config!r}; return mqtune.Resources(gpus=…, cpus=…)"
             )
-        self._seats = self._seats or found.seats
-        if found.seats != self._seats:
+        self._seats = self._seats or resources.seats
+        if resources.seats != self._seats:
             raise ConfigurationError(
-                f"resources: {self.name} asks for {counted(found.seats, 'seat')} for {config!r}, and for {self._seats} "
-                f"before; all trials of an "
-                "experiment have the same number: return mqtune.Resources with the same machines=… or seats=…"
+                f"resources: {self.name} asks for {counted(resources.seats, 'seat')} for {config!r}, and for "
+                f"{self._seats} before; all trials of an experiment have the same number: return mqtune.Resources "
+                "with the same machines=… or seats=…"
             )
-        return found
+        return resources
 
     def describe(self) -> dict[str, str]:
         """Return the function's name, which a definition has in place of resources."""
         return {BY_CONFIG: self.name}
 
-    @property
-    def most(self) -> Resources:
-        """Resources that suit all samples, for a machine whose slots are all of one kind.
+    def most_needed(self) -> Resources:
+        """Return resources that suit all samples, for a machine whose slots are all of one kind.
 
         Raises:
             InsufficientResources: the samples need different numbers of GPUs.
         """
         first, *others = self.expected
-        if different := [each for each in others if (each.gpus, each.has_gpu) != (first.gpus, first.has_gpu)]:
+        if different := [other for other in others if (other.gpus, other.has_gpu) != (first.gpus, first.has_gpu)]:
             raise InsufficientResources(
                 f"resources: by {self.name} trials ask for {first}, and for {different[0]}, and the slots of this "
                 f"machine alone all have the "
@@ -93,10 +92,10 @@ class ResourcesByConfig:
             )
         return Resources(
             gpus=first.gpus,
-            cpus=max(each.cpus for each in self.expected),
-            gpu_memory_gb=max(each.gpu_memory_gb for each in self.expected),
-            tags=frozenset().union(*(each.tags for each in self.expected)),
-            machines=max(each.machines for each in self.expected),
+            cpus=max(sample.cpus for sample in self.expected),
+            gpu_memory_gb=max(sample.gpu_memory_gb for sample in self.expected),
+            tags=frozenset().union(*(sample.tags for sample in self.expected)),
+            machines=max(sample.machines for sample in self.expected),
             seats=first.seats,
         )
 

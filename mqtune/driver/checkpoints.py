@@ -146,16 +146,16 @@ class CheckpointGC:
     def gathered(self) -> list[Drop]:
         """Return drops of all gathered checkpoints that nothing needs."""
         gathered, self._gathered = self._gathered, []
-        found: dict[CheckpointId, None] = {}
+        checkpoints: dict[CheckpointId, None] = {}
         trials: dict[TrialId, None] = {}
         for trial, freed in gathered:
             if not (freed in trial.checkpoints and is_in_memory(freed) and is_in_memory(trial.checkpoint)):
                 trials.update(dict.fromkeys([trial.id, trial_of(freed)]))
             elif freed not in self._references and freed != next(reversed(trial.checkpoints)):
                 # Retention keeps no such dict, so a trial that saves nothing else need not be checked.
-                found[freed] = None
-        found.update(dict.fromkeys(self._found(trials)))
-        return _drops(list(found))
+                checkpoints[freed] = None
+        checkpoints.update(dict.fromkeys(self._found(trials)))
+        return _drops(list(checkpoints))
 
     @property
     def due_s(self) -> float:
@@ -176,7 +176,7 @@ class CheckpointGC:
         return self._settle(now_s) if is_due or self.is_unsettled else ()
 
     def _settle(self, now_s: float) -> Iterator[Drop]:
-        over = [id_ for id_ in self._spared if id_ not in self._experiment.ahead]
+        over = [id_ for id_ in self._spared if id_ not in self._experiment.leaders]
         for id_ in over:
             del self._spared[id_]
         yield from self._unneeded(over)
@@ -204,9 +204,9 @@ class CheckpointGC:
     def let_go(self, trial: Trial) -> None:
         """Stop naming the checkpoint from which a paused trial would continue."""
         if trial.status is TrialStatus.PAUSED:
-            for what, named in (("state", trial.checkpoint), ("pause point", trial.pause_point)):
+            for role, named in (("state", trial.checkpoint), ("pause point", trial.pause_point)):
                 if named in trial.checkpoints:
-                    self._references.hold((trial.id, what), CheckpointId(""))
+                    self._references.hold((trial.id, role), CheckpointId(""))
 
     def unnamed(self, trial: Trial) -> list[CheckpointId]:
         """Return all checkpoints of a trial that nothing names, in spite of the retention."""
@@ -233,7 +233,7 @@ class CheckpointGC:
         named = [("state", state), ("attempt", attempt), ("restart", restart), ("pause point", pause_point)]
         if is_terminal or trial.decision is None:
             named.append(("plan", CheckpointId("")))
-        return [freed for what, one in named if (freed := self._references.hold((trial.id, what), one))]
+        return [freed for role, one in named if (freed := self._references.hold((trial.id, role), one))]
 
     def _unneeded(self, trials: Iterable[TrialId]) -> list[Drop]:
         """Return drops of the unneeded checkpoints of these trials."""
@@ -250,7 +250,7 @@ class CheckpointGC:
         if not trial.status.is_terminal:
             return unneeded
         over = set(unneeded)
-        if trial.id in self._experiment.ahead and self._spares_best:
+        if trial.id in self._experiment.leaders and self._spares_best:
             self._spared[trial.id] = None
         else:
             loses_all = trial.status in self._lose_all

@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Place:
+class DriverContext:
     """The place where an experiment runs, under the driver's lock.
 
     It has the journal, backend, clock, store and definition.
@@ -111,7 +111,7 @@ class Deployment(HasLocalSlots, Protocol):
         *stack* ends them. Doing it again changes nothing.
         """
 
-    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Place:
+    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverContext:
         """Connect, and take the experiment's lock.
 
         *stack* releases everything, and *interrupts* may end a wait.
@@ -195,7 +195,7 @@ class BrokerDeployment:
         """Close the connection, and end a server that was started for it."""
         self._held.close()
 
-    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Place:
+    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverContext:
         """Connect, and take the experiment's lock.
 
         Raises:
@@ -219,7 +219,7 @@ class BrokerDeployment:
         take_lock(journal, holder, sleep=interrupts.sleep)
         stack.callback(unless_away, journal.unlock, holder)
         make_folder(folder)
-        store = _store(writer, folder / CHECKPOINTS if is_local else None, known=self.store)
+        store = _open_store(writer, folder / CHECKPOINTS if is_local else None, known=self.store)
         clock = ServerClock(client)
         bundles, exchange = (
             BundleFolder(folder),
@@ -230,11 +230,11 @@ class BrokerDeployment:
         if settings.overwrites:
             if is_local:
                 # Nothing is deleted for an experiment that could never run here.
-                slot_settings(settings.suits_all, self.local_slots)
+                slot_settings(settings.resources_for_all(), self.local_slots)
             stays = [DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())]
             if self._worker is not None:
                 stays.append(self._worker.log.name)
-            _delete(journal, folder, store if is_local else _own(store, broker, settings.name), stays)
+            _delete(journal, folder, store if is_local else _claim_store(store, broker, settings.name), stays)
         if store is not None:
             claim(store, client, settings.name, patience_s=self._timing.patience_s)
             # A run on this machine alone has no journal that others keep in memory.
@@ -245,7 +245,7 @@ class BrokerDeployment:
             kept = definition_in(JournalFile(folder / JOURNAL_FILE), settings.name)
         if kept is None and is_local:
             # Nothing is begun that could never run here.
-            slot_settings(settings.suits_all, self.local_slots)
+            slot_settings(settings.resources_for_all(), self.local_slots)
         definition = writer.definition(kept)
         _keep_code(writer, definition, folder)
         if writer.bundle is not None:
@@ -271,13 +271,13 @@ class BrokerDeployment:
         _expect(settings, backend)
         if not is_local:
             _check_offer(settings, backend)
-        return Place(
+        return DriverContext(
             journal=journal,
             backend=backend,
             clock=clock,
             holder=holder,
             copy=JournalFile(folder / JOURNAL_FILE),
-            driver=_this_process(this_owner(account_of(client))),
+            driver=_describe_driver(this_owner(account_of(client))),
             owner=person(client),
             store=store,
             definition=definition,
@@ -298,8 +298,8 @@ class BrokerDeployment:
         server = self._server
         if server is None or not server.is_local:
             return None
-        least_bytes = min(each.shared_bytes for each in settings.expected)
-        slots = slot_settings(needed(settings.suits_all, definition), self.local_slots, least_bytes)
+        least_bytes = min(resources.shared_bytes for resources in settings.expected)
+        slots = slot_settings(needed(settings.resources_for_all(), definition), self.local_slots, least_bytes)
         if settings.spec.is_carried and self._worker is None:
             raise TrainableNotFound(
                 f"trainable {settings.spec.name!r} was in the memory of the program that began the experiment, and in "
@@ -392,7 +392,7 @@ class BackendDeployment:
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Do nothing: the backend starts its workers."""
 
-    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Place:
+    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverContext:
         """Take the experiment's lock.
 
         Raises:
@@ -415,20 +415,20 @@ class BackendDeployment:
         store = None
         if not self.is_simulated:
             writer.read_code()
-            store = _store(writer, None)
+            store = _open_store(writer, None)
         if settings.overwrites:
             _delete(journal, folder, store)
         kept = journal.definition()
         definition = writer.definition(kept)
         _keep_code(writer, definition, folder)
         owner = NOBODY if self.is_simulated else this_owner()
-        return Place(
+        return DriverContext(
             journal=journal,
             backend=backend,
             clock=backend.clock,
             holder=holder,
             copy=JournalFile(folder / JOURNAL_FILE),
-            driver=SIMULATION if self.is_simulated else _this_process(owner),
+            driver=SIMULATION if self.is_simulated else _describe_driver(owner),
             owner=owner,
             store=store,
             definition=definition,
@@ -478,8 +478,8 @@ def _expect(settings: Settings, backend: BackendSession) -> None:
             f"resources={settings.asks.name}: trials of this backend, {type(backend).__name__}, all get the same: give "
             f"mqtune.Resources(…)"
         )
-    for each in settings.expected:
-        backend.expect(each)
+    for resources in settings.expected:
+        backend.expect(resources)
 
 
 def _check_offer(settings: Settings, backend: BackendSession) -> None:
@@ -490,7 +490,7 @@ def _check_offer(settings: Settings, backend: BackendSession) -> None:
             raise InsufficientResources(backend.why_no_slot())
 
 
-def _store(writer: DefinitionWriter, usual: Path | None, *, known: str | None = None) -> CheckpointStore | None:
+def _open_store(writer: DefinitionWriter, usual: Path | None, *, known: str | None = None) -> CheckpointStore | None:
     """Return the experiment's checkpoint store, which is there now, or None for none.
 
     Args:
@@ -521,7 +521,7 @@ def _keep_code(writer: DefinitionWriter, definition: Definition, folder: Path) -
             keep_source(folder / CODE_FOLDER, wanted, writer.sources[name])
 
 
-def _own(store: CheckpointStore | None, url: str, name: str) -> CheckpointStore | None:
+def _claim_store(store: CheckpointStore | None, url: str, name: str) -> CheckpointStore | None:
     """Return a store that no experiment of this name on another server can have.
 
     Return None for any other, and for none.
@@ -560,7 +560,7 @@ def unless_away(action: Callable[..., None], *arguments: object) -> None:
         action(*arguments)
 
 
-def _this_process(owner: Owner) -> str:
+def _describe_driver(owner: Owner) -> str:
     return f"process {os.getpid()} of {owner}"
 
 

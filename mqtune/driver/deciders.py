@@ -88,7 +88,7 @@ class Deciders:
                     return GO_ON
             elif screened.is_placed and not screened.fails:
                 decision = self._decide(trial, screened.report)
-            if decision is not CONTINUE and self._checked(decision).action is not Action.CONTINUE:
+            if decision is not CONTINUE and self._check_decision(decision).action is not Action.CONTINUE:
                 verdict = Verdict(decision, "scheduler")
             if self.rule is not None:
                 asked = "rule"
@@ -106,7 +106,7 @@ class Deciders:
             return Verdict(Decision(Action.FAIL, screened.fails), "driver")
         return verdict
 
-    def _checked(self, decision: object) -> Decision:
+    def _check_decision(self, decision: object) -> Decision:
         """Return the scheduler's decision.
 
         Raises:
@@ -145,7 +145,7 @@ class Deciders:
         if background is None:
             return
         with self.asking(self.scheduler, "on_report", "in the background"):
-            decisions = {id_: self._checked(decision) for id_, decision in background.take().items()}
+            decisions = {id_: self._check_decision(decision) for id_, decision in background.take().items()}
         for id_, (action, reason, _) in decisions.items():
             trial = self._experiment.trials[id_]
             if action is not Action.CONTINUE and not trial.status.is_terminal and trial.decision is None:
@@ -161,15 +161,15 @@ class Deciders:
         """
         match event:
             case TrialStaged():
-                self._staged(event)
+                self._tell_queued(event)
             case DecisionTaken():
                 trial = self._experiment.trials[event.trial]
                 if trial.is_abandoned:
-                    self._abandoned(trial)
+                    self._tell_abandoned(trial)
             case AttemptEnded() | TrialClosed():
                 trial = self._experiment.trials[event.trial]
                 if trial.status.is_terminal:
-                    self._trial_ended(trial)
+                    self._tell_end(trial)
                 elif trial.status is TrialStatus.PAUSED:
                     self._tell(self.scheduler, "on_trial_pause", trial)
                     self._tell(self.searcher, "on_trial_pause", trial)
@@ -179,7 +179,7 @@ class Deciders:
                 pass
         return ()
 
-    def _staged(self, event: TrialStaged) -> None:
+    def _tell_queued(self, event: TrialStaged) -> None:
         trial = self._experiment.trials[event.trial]
         self._tell(self.scheduler, "on_queue", trial)
         if event.attempt == 1 and event.trial == self._suggested_for:
@@ -204,16 +204,16 @@ class Deciders:
                     trial.config,
                 )
 
-    def _abandoned(self, trial: Trial) -> None:
+    def _tell_abandoned(self, trial: Trial) -> None:
         """Tell, once, that a trial is given up: as soon as that is decided, or when it has ended so by itself."""
         for decider in (self.scheduler, self.searcher, self.rule):
             if decider is not None:
                 self._tell(decider, "on_abandon", trial)
 
-    def _trial_ended(self, trial: Trial) -> None:
+    def _tell_end(self, trial: Trial) -> None:
         is_told = trial.decision is not None and trial.decision.action is Action.ABANDON
         if trial.status is TrialStatus.ABANDONED and not is_told:
-            self._abandoned(trial)
+            self._tell_abandoned(trial)
         self._screening.forget(trial)
         self._tell(self.scheduler, "on_trial_end", trial)
         self._tell(self.searcher, "on_trial_end", trial)

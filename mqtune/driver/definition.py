@@ -6,7 +6,7 @@ It is made of its settings, and compared with the one in the journal.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from mqtune.core.errors import CodeDiffers, NameTaken
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.machine import CHECKPOINTS
 from mqtune.core.objective import OUTCOME_CONSTRAINTS
-from mqtune.core.registry import CLASS, described, differences
+from mqtune.core.registry import CLASS, Difference, described, differences
 from mqtune.core.version import __version__
 from mqtune.driver.options import LEARN_FROM, LEARNT, Definition, kept_options
 from mqtune.driver.settings import MAY_CHANGE, KnownTrainable, Settings
@@ -26,6 +26,9 @@ from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import program_arguments
 
+#: The parts of a definition whose differences are named first, and the most differences that are named.
+_IMPORTANT: Final = ("trainable", "metric", "mode", OUTCOME_CONSTRAINTS, "space", "searcher", "scheduler", "resources")
+_SHOWN: Final = 5
 #: The values of options that older definitions lack, and that must not change.
 _BEFORE: Final[Mapping[str, object]] = {"on_invalid_report": "warn", "max_lost": LOST_BUDGET}
 
@@ -118,8 +121,8 @@ class DefinitionWriter:
         settings = self.settings
         if settings.warm_start is not None and not self._learnt:
             metric, mode = settings.objective.metrics[0], settings.objective.modes[0]
-            found = settings.warm_start.read(settings.space, metric, mode, broker=self.broker)
-            self._learnt = decode_value(encode_value({LEARNT: found}))
+            trials = settings.warm_start.read(settings.space, metric, mode, broker=self.broker)
+            self._learnt = decode_value(encode_value({LEARNT: trials}))
         return self._learnt
 
     def _check_code(self, now: Mapping[str, str], before: Definition) -> None:
@@ -130,28 +133,40 @@ class DefinitionWriter:
             self.changed = project.changed_since(earlier)
         if self.changed and self.settings.process.code == "strict":
             raise CodeDiffers(
-                f"experiment {self.settings.name!r} began with other code, and goes on with no other (code='strict'): "
-                f"{', '.join(self.changed)} changed. Put that back; or give this one another name; or start from "
-                f"scratch: "
+                f"experiment {self.settings.name!r} began with other code, and requires it (code='strict'): "
+                f"{', '.join(self.changed)} changed. Restore that; or use another name; or start over: "
                 "run=RunOptions(overwrite=True)"
             )
 
     def _what_differs(self, differing: Mapping[str, tuple[object, object]]) -> str:
-        """Return the differences to another experiment of this name, line by line, and the ways out."""
-        name = self.settings.name
-        lines = [line for key, (was, is_) in differing.items() for line in differences(key, was, is_)]
-        # A searcher that has the space and the seed would say the same once more.
-        lines = [line for line in lines if not any(line.startswith(f"searcher.{key}") for key in differing)]
-        go_on = f"`mqtune drive {name}`"
+        """Return the differences to another experiment of this name, and the ways out.
+
+        The important differences come first, and only a few are named.
+        """
+        name, lines, continues = self.settings.name, [], f"`mqtune drive {self.settings.name}`"
         if moved := self._where_it_ran(*differing.get("store", ("", ""))):
-            ran, go_on = moved
-            lines = [ran, *(line for line in lines if not line.startswith("store "))]
-        head = f"experiment {name!r} exists, and is another one:"
+            lines, continues = [moved[0]], moved[1]
+        keys = sorted(differing, key=lambda key: (key == "seed", (*_IMPORTANT, key).index(key)))
+        every = [each for key in keys for each in differences(key, *differing[key])]
+        # One difference at least is named.
+        found = [each for each in every if not self._is_implied(each, differing, has_moved=bool(moved))]
+        found = found or (every if moved is None else [])
+        lines += map(str, found[:_SHOWN])
+        if len(found) > _SHOWN:
+            lines.append(f"… and {len(found) - _SHOWN} more")
+        head = f"experiment {name!r} already exists, and differs:"
         ways_out = (
-            f"Give this one another name, such as name={f'{name}-2'!r}; or go on with the one that exists: "
-            f"{go_on}; or delete that, with its results, and start from scratch: run=RunOptions(overwrite=True)"
+            f"Use another name, such as name={f'{name}-2'!r}; or continue the existing experiment: {continues}; or "
+            "delete it with its results and start over: run=RunOptions(overwrite=True)"
         )
         return "\n  ".join([head, *lines, ways_out])
+
+    def _is_implied(self, each: Difference, differing: Iterable[str], *, has_moved: bool) -> bool:
+        """Return whether a difference repeats another one, or is a seed that nobody chose."""
+        # A searcher may have the space and the seed, too.
+        is_repeated = any(each.name.startswith(f"searcher.{key}") for key in differing)
+        is_drawn = self.settings.seed is None and each.name.endswith(".seed")
+        return is_repeated or is_drawn or (has_moved and each.name == "store")
 
     def _where_it_ran(self, was: object, is_: object) -> tuple[str, str] | None:
         """Return that the experiment ran elsewhere, as its store says, and the way to continue it there.
@@ -161,7 +176,7 @@ class DefinitionWriter:
         # By default a run on this machine alone has a store in its folder, and a run on a broker has no store.
         own = f"/{self.settings.name}/{CHECKPOINTS}"
         if self.broker and own in str(was) and not is_:
-            ran = f"it ran on this machine alone, and now a broker is given: {redact(self.broker)}"
+            ran = f"it ran on this machine, and now a broker is given: {redact(self.broker)}"
             return ran, "backend=mqtune.Local(), or without $MQTUNE_BROKER"
         if not self.broker and own in str(is_) and not was:
             return "it ran on a broker, and now none is given", "with $MQTUNE_BROKER, or backend='redis://…'"
@@ -200,8 +215,8 @@ class DefinitionWriter:
             **self._describe_bundle(),
         }
         # As the journal gives it back.
-        found: Definition = decode_value(encode_value(described_now))
-        return found
+        definition: Definition = decode_value(encode_value(described_now))
+        return definition
 
     def _describe_bundle(self) -> Definition:
         project = self.settings.project

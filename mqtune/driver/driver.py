@@ -21,7 +21,7 @@ from mqtune.core.machine import DICTS, replace_file
 from mqtune.core.trial import UNDRIVEN, CheckpointId, Labels, Report, Trial, is_in_memory
 from mqtune.driver.actions import Begin, Drop, Finish, Label, Orders
 from mqtune.driver.checkpoints import CheckpointGC
-from mqtune.driver.connect import Place, unless_away
+from mqtune.driver.connect import DriverContext, unless_away
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.intake import Intake
@@ -32,7 +32,7 @@ from mqtune.driver.loop import Loop
 from mqtune.driver.news import News
 from mqtune.driver.options import LEARNT
 from mqtune.driver.outside import waits_outside
-from mqtune.driver.pace import Pace
+from mqtune.driver.pace import LoopPace
 from mqtune.driver.path import EventPath
 from mqtune.driver.ports import Appetite, DriverHooks, DriverHost, MakeServices, no_services
 from mqtune.driver.requests import Requests
@@ -64,7 +64,7 @@ class Driver(Loop):
         services: makes the driver's services.
     """
 
-    def __init__(self, settings: Settings, place: Place, services: MakeServices = no_services) -> None:
+    def __init__(self, settings: Settings, place: DriverContext, services: MakeServices = no_services) -> None:
         experiment = settings.experiment()
         timing, scheduler = settings.run.timing, settings.scheduler
         journal, backend, clock = place.journal, place.backend, place.clock
@@ -90,7 +90,7 @@ class Driver(Loop):
             copy=place.copy.path,
             resources=settings.expected[0],
             options=lambda: self.requests.options,
-            appetite=self._appetite,
+            appetite=self._measure_appetite,
             is_full=lambda: self._timers.is_server_full,
             clock=clock,
             timing=timing,
@@ -102,9 +102,9 @@ class Driver(Loop):
         )
         deciders = Deciders(experiment, searcher, settings, clock)
         slots = SlotFiller(experiment, backend, deciders, settings, clock, heartbeat, hooks)
-        self._given_callbacks = self._with_progress()
+        self._given_callbacks = self._add_progress()
         self._callbacks = CallbackDispatcher([*self._given_callbacks, ErrorLog(place.folder)])
-        pace = Pace(journal, clock, timers, deciders, slots, checkpoints, self._callbacks, is_lockstep=in_lockstep)
+        pace = LoopPace(journal, clock, timers, deciders, slots, checkpoints, self._callbacks, is_lockstep=in_lockstep)
         orders = Orders(ledger, experiment, in_lockstep=in_lockstep)
         intake = Intake(experiment, deciders, look=timers.keep_lock_if_due, act=self._act_on)
         path = EventPath(
@@ -144,7 +144,7 @@ class Driver(Loop):
                 self._closing.callback(searcher.close)
         return searcher
 
-    def _with_progress(self) -> list[Callback]:
+    def _add_progress(self) -> list[Callback]:
         """Return the user's callbacks, behind the display of the progress."""
         settings, place = self.settings, self.place
         callbacks = list(settings.run.callbacks)
@@ -152,8 +152,14 @@ class Driver(Loop):
             from mqtune.results.display import ProgressDisplay  # noqa: PLC0415 - rich is slow to import
 
             deciders = deciders_of(place.definition).in_words(settings.why_random)
-            said = partial(getattr, place.interrupts, "said", "")
-            display = ProgressDisplay(total=lambda: self.max_trials, folder=place.folder, said=said, deciders=deciders)
+            interrupts = place.interrupts or Interrupts()
+            display = ProgressDisplay(
+                total=lambda: self.max_trials,
+                folder=place.folder,
+                said=lambda: interrupts.said,
+                deciders=deciders,
+                undisturbed=interrupts.deferred,
+            )
             callbacks.insert(0, display)
         return callbacks
 
@@ -272,7 +278,7 @@ class Driver(Loop):
         if not self.backend.slots:
             return self.backend.why_no_slot()
         if self.experiment.live:
-            return self._timers.held_up_by or self._hooks.reason()
+            return self._timers.why_held_up() or self._hooks.reason()
         return "a request to resume what a request has paused" if self.requests.has_paused else self._slots.why_no_more
 
     def _waits(self) -> str:
@@ -282,7 +288,7 @@ class Driver(Loop):
             return f"it ends: {self.over}" + (waiting_for and f"; it waits for {waiting_for}")
         return waiting_for or self._slots.why_no_more
 
-    def _appetite(self) -> Appetite:
+    def _measure_appetite(self) -> Appetite:
         appetite = self._slots.appetite()
         return appetite._replace(has_more=False) if self._draining else appetite
 
@@ -377,7 +383,7 @@ class Driver(Loop):
         The Redis that has them may end with the run.
         """
         folder = self.place.folder / DICTS
-        for best in self.experiment.ahead.values():
+        for best in self.experiment.leaders.values():
             is_dict = best.checkpoint and is_in_memory(best.checkpoint)
             if is_dict and (data := self.read_checkpoint(best.checkpoint)) is not None:
                 folder.mkdir(exist_ok=True)

@@ -100,8 +100,8 @@ class Intake:
             return self._here.popleft()
         if not self._queue and not self._decode(is_plain=is_plain):
             return self._end()
-        place, found = self._queue[0]
-        if self._leaves_reports and isinstance(found, Report):
+        place, item = self._queue[0]
+        if self._leaves_reports and isinstance(item, Report):
             return None
         self._queue.popleft()
         self._before = self._plain.place
@@ -109,7 +109,7 @@ class Intake:
             self._plain.place = place
         if self._past:
             self._here.extend(self._past.pop(self._plain.place, ()))
-        return found
+        return item
 
     def judge(self, report: Report) -> Verdict | None:
         """Fold the current report and return its verdict. None if it came after a decision.
@@ -117,12 +117,12 @@ class Intake:
         After an error the cursor is before that report, so the next driver begins with it.
         """
         try:
-            return self._judged(report)
+            return self._fold_and_decide(report)
         except Exception:
             self._plain.place = self._before
             raise
 
-    def _judged(self, report: Report) -> Verdict | None:
+    def _fold_and_decide(self, report: Report) -> Verdict | None:
         if (trial := self._experiment.apply_report(report)) is None:
             return None
         verdict = self._deciders.on_report(trial, report)
@@ -135,23 +135,23 @@ class Intake:
         if self._deciders.is_broken:
             self._experiment.apply_report(told.report)
             return
-        verdict = self._judged(told.report)
+        verdict = self._fold_and_decide(told.report)
         if verdict is not None and verdict is not GO_ON and not told.ends:
             self._act(told.report, verdict)
 
-    def ahead(self, count: int) -> list[Report]:
+    def peek(self, count: int) -> list[Report]:
         """Return up to *count* next reports before any other event, without late ones."""
-        found: list[Report] = []
+        reports: list[Report] = []
         place = 0
-        while len(found) < count and (place < len(self._queue) or self._decode()):
+        while len(reports) < count and (place < len(self._queue) or self._decode()):
             _, next_ = self._queue[place]
             if isinstance(next_, Report):
                 if self._experiment.would_count(next_):
-                    found.append(next_)
+                    reports.append(next_)
             elif not isinstance(next_, Reports):
                 break
             place += 1
-        return found
+        return reports
 
     def leave(self) -> Iterator[Event | Report]:
         """Yield all remaining events without moving the cursor. The next driver processes them."""

@@ -14,14 +14,14 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-_SAID: Final = "Stopping: running trials are requeued. Ctrl-C again ends at once."
+_SAID: Final = "Stopping: running trials are requeued. Ctrl-C again ends immediately."
 _STDERR: Final = 2
 #: Time for closing everything after the second Ctrl-C, well below the second within which the run must end.
 AT_ONCE_S: Final = 0.5
 #: Time limit of a shutdown. Trials have 20 s, a worker and a server as long again. Waiting for an unavailable Redis
 #: would take much longer.
 ORDERLY_S: Final = 90.0
-_TOO_LONG: Final = b"\nThe shutdown takes too long; ending at once.\n"
+_TOO_LONG: Final = b"\nThe shutdown takes too long; ending now.\n"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: Added to a signal's number for the exit code of a process ended by it, as in shells.
 _EXIT_CODE_OF_SIGNAL: Final = 128
@@ -45,6 +45,8 @@ class Interrupts:
         #: The line that was written to the terminal, outside the progress display.
         self.said = ""
         self._waiting = False
+        self._defers = False
+        self._is_pending = False
         self._raised = False
         self._number = signal.SIGINT
 
@@ -93,6 +95,18 @@ class Interrupts:
         except _Interrupted:
             return interrupted
 
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Write the line of a signal after this block, which draws on the terminal."""
+        self._defers = True
+        try:
+            yield
+        finally:
+            self._defers = False
+            if self._is_pending:
+                self._is_pending = False
+                self._say_stopping()
+
     def sleep(self, seconds: float) -> None:
         """Sleep. A signal, even an earlier one, raises KeyboardInterrupt."""
         self.wait(lambda: time.sleep(seconds), interrupted=None)
@@ -109,11 +123,17 @@ class Interrupts:
         if self.count > 1:
             raise KeyboardInterrupt
         self._number = signal.Signals(number)
+        if self._defers:
+            self._is_pending = True
+        else:
+            self._say_stopping()
+        if self._waiting:
+            self._end_wait()
+
+    def _say_stopping(self) -> None:
         # Not print(): the signal may have interrupted one.
         _say(f"\n{_SAID}\n".encode())
         self.said = _SAID if os.isatty(_STDERR) else ""
-        if self._waiting:
-            self._end_wait()
 
 
 def _say(message: bytes) -> None:
@@ -155,15 +175,15 @@ class _Watch:
                 _say(_TOO_LONG)
                 os.kill(os.getpid(), numbers[0])
                 continue
-            found = os.read(self._read, 64)
-            if not found:
+            received = os.read(self._read, 64)
+            if not received:
                 os.close(self._read)
                 return
-            numbers += [number for number in found if number in _SIGNALS]
+            numbers += [number for number in received if number in _SIGNALS]
             if self._before != -1:
                 # Notify the previous wakeup descriptor as well.
                 with suppress(OSError):
-                    os.write(self._before, found)
+                    os.write(self._before, received)
         if self._over.wait(AT_ONCE_S):
             os.close(self._read)
             return

@@ -229,8 +229,8 @@ class Ledger:
         """
         behind = self._behind() if self._has_read() else []
         places = {event: place for place, event in enumerate(self._own)}
-        there = set(behind)
-        missing = deque(event for event in self._own if event not in there)
+        on_server = set(behind)
+        missing = deque(event for event in self._own if event not in on_server)
         events = []
         for event in behind:
             while missing and places[missing[0]] < places.get(event, 0):

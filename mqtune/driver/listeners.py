@@ -184,10 +184,10 @@ class FailureWatch:
         elif (
             attempt.end is AttemptEnd.FAILED
             and not self._experiment.reports
-            and (found := _UNSENDABLE.search(attempt.error))
+            and (unsendable := _UNSENDABLE.search(attempt.error))
         ):
             # No trial can report.
-            self.failure = getattr(errors, found[1])(f"trial {trial.id}: {found[2]}")
+            self.failure = getattr(errors, unsendable[1])(f"trial {trial.id}: {unsendable[2]}")
         elif attempt.error_type == StoreMissing.__name__:
             # No trial can save its folder.
             said = attempt.error.rpartition(f"{attempt.error_type}: ")[2].strip()

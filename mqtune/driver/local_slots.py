@@ -57,8 +57,8 @@ def _gpu_settings(asked: Resources, slots: int | None, cores: int) -> dict[str, 
         most = min(most, cores // asked.cpus)
     number = most // per_gpu * per_gpu if slots is None else slots
     if not asked.seats <= number <= most:
-        what = "trials at once" if asked.seats == 1 else "slots"
-        raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, which is room for {most} such {what}")
+        unit = "trials at once" if asked.seats == 1 else "slots"
+        raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, which is room for {most} such {unit}")
     if number % per_gpu:
         raise ConfigurationError(
             f"Local(slots={number}) does not go with {per_gpu} trials on each GPU; give a multiple of {per_gpu}, and "
@@ -113,8 +113,8 @@ def _counts(asked: Resources) -> tuple[int, int]:
     return 1, sharing
 
 
-def _lacks(asked: Resources, what: str) -> InsufficientResources:
+def _lacks(asked: Resources, reason: str) -> InsufficientResources:
     return InsufficientResources(
-        f"a trial asks for {asked}, which this machine can't give: {what}; ask for less, or give a broker whose "
+        f"a trial asks for {asked}, which this machine can't give: {reason}; ask for less, or give a broker whose "
         f"workers have it"
     )

@@ -12,13 +12,13 @@ from typing import Final
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Report, TrialStatus
-from mqtune.driver.actions import AnswerRequest, Decide, Orders, Stage, requeues, stops
+from mqtune.driver.actions import AnswerRequest, Decide, Orders, Stage, plan_requeues, plan_stops
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.intake import Intake
 from mqtune.driver.listeners import FailureWatch
 from mqtune.driver.news import News
-from mqtune.driver.pace import Pace
+from mqtune.driver.pace import LoopPace
 from mqtune.driver.path import EventPath
 from mqtune.driver.requests import Requests
 from mqtune.driver.slots import SlotFiller
@@ -53,7 +53,7 @@ class Loop:
         checkpoints: CheckpointGC,
         timers: DriverTimers,
         orders: Orders,
-        pace: Pace,
+        pace: LoopPace,
         on_round: Callable[[], object],
     ) -> None:
         self.experiment = experiment
@@ -128,7 +128,7 @@ class Loop:
 
         A decision on their trials in between changes that.
         """
-        return [] if self._in_hand is None else self._intake.ahead(count)
+        return [] if self._in_hand is None else self._intake.peek(count)
 
     def _go_on(self, block_s: float, *, hands_out: bool) -> Report | None:
         """Make a round of the loop, or the rest of one, and return the next report that it hands out."""
@@ -171,15 +171,15 @@ class Loop:
         """
         is_plain = not (hands_out or self._orders.in_lockstep)
         with self._news.naming_entry(self.experiment.name):
-            while (found := self._intake.next(is_plain=is_plain)) is not None:
-                if not isinstance(found, Report):
-                    self._path.apply(found)
+            while (item := self._intake.next(is_plain=is_plain)) is not None:
+                if not isinstance(item, Report):
+                    self._path.apply(item)
                     continue
-                verdict = self._intake.judge(found)
+                verdict = self._intake.judge(item)
                 if hands_out and verdict is not None:
-                    self._in_hand = found, verdict
-                    return found
-                self._act_on(found, verdict, at_once=hands_out)
+                    self._in_hand = item, verdict
+                    return item
+                self._act_on(item, verdict, at_once=hands_out)
         return None
 
     def _act_on(self, report: Report, verdict: Verdict | None, *, at_once: bool = False) -> None:
@@ -230,11 +230,11 @@ class Loop:
         if self._intake.is_done:
             self._intake.put(self._news.wait(0.0 if self.is_finished else min(block_s, _LOOK_S)) or ())
         with self._news.naming_entry(self.experiment.name):
-            for found in self._intake.leave():
-                if isinstance(found, Report):
-                    self.experiment.apply_report(found)
+            for item in self._intake.leave():
+                if isinstance(item, Report):
+                    self.experiment.apply_report(item)
                 else:
-                    self._path.apply(found)
+                    self._path.apply(item)
         self._path.tell_restored()
 
     # Acting.
@@ -243,7 +243,7 @@ class Loop:
         """Start nothing more, and end all attempts so that a later driver can run their trials again."""
         self._draining = self._hands_over = True
         self._pace.stir()
-        self._path.carry_out_all(requeues(self.experiment, reason))
+        self._path.carry_out_all(plan_requeues(self.experiment, reason))
 
     def stop_all(self, reason: str, *, by: str, spare_running: bool = False) -> None:
         """Start nothing more, and stop each trial that waits, is paused, or runs.
@@ -253,12 +253,12 @@ class Loop:
         self._draining, self.over = True, reason
         self.requests.over = reason
         self._pace.stir()
-        self._path.carry_out_all(stops(self.experiment, by=by, reason=reason, spare_running=spare_running))
+        self._path.carry_out_all(plan_stops(self.experiment, by=by, reason=reason, spare_running=spare_running))
 
     def _fill_slots(self) -> None:
         """Stage attempts until each slot has one, and perhaps another that waits for it."""
         with self._path.publisher:
-            while not self._draining and self._slots.has_room and self.failure is None:
+            while not self._draining and self._slots.may_stage() and self.failure is None:
                 self._end_if_over()
                 if self._draining or (action := self._slots.next()) is None:
                     return
@@ -296,7 +296,7 @@ class Loop:
             or experiment.outside
             or self._draining
             or self.failure is not None
-            or not self._slots.has_slots
+            or not self._slots.has_slots()
         )
         is_expected = self._slots.is_open or self._slots.is_expecting or self.requests.has_paused
         if not (can_happen or is_expected or self.is_finished):

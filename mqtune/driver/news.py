@@ -9,7 +9,7 @@ from mqtune.core.errors import ImpossibleEvent
 from mqtune.driver.actions import Orders
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.ledger import Ledger
-from mqtune.driver.pace import Pace
+from mqtune.driver.pace import LoopPace
 from mqtune.driver.timers import DriverTimers
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.copy import JournalReader
@@ -37,7 +37,7 @@ class News:
         interrupts: Interrupts,
         orders: Orders,
         timers: DriverTimers,
-        pace: Pace,
+        pace: LoopPace,
     ) -> None:
         self._journal = journal
         self._reader = reader

@@ -92,10 +92,10 @@ def option(
 
 def _options(group: object) -> Iterator[tuple[Field[Any], _Option, str]]:
     """Yield the options of a group and of its groups, with their names in a definition."""
-    for each in fields(cast("Any", group)):
-        option: _Option = each.metadata.get("option", _PLAIN)
+    for attribute in fields(cast("Any", group)):
+        option: _Option = attribute.metadata.get("option", _PLAIN)
         if option.key is not None:
-            yield each, option, option.key or each.name
+            yield attribute, option, option.key or attribute.name
 
 
 class Checked(KnownArguments):
@@ -104,10 +104,10 @@ class Checked(KnownArguments):
     meant = OF_GROUPS
 
     def __post_init__(self) -> None:
-        for each in fields(cast("Any", self)):
-            option: _Option = each.metadata.get("option", _PLAIN)
+        for attribute in fields(cast("Any", self)):
+            option: _Option = attribute.metadata.get("option", _PLAIN)
             if option.check is not None:
-                option.check(each.name, getattr(self, each.name))
+                option.check(attribute.name, getattr(self, attribute.name))
 
 
 def _flag(name: str, value: object) -> object:
@@ -341,14 +341,14 @@ class Local(Checked):
 
 #: Where options stand that somebody may look for among the tuner's arguments.
 ELSEWHERE: Final[Mapping[str, str]] = {
-    each.name: f"{argument}=mqtune.{group.__name__}({each.name}=…)"
+    attribute.name: f"{argument}=mqtune.{group.__name__}({attribute.name}=…)"
     for argument, group in (
         ("run", RunOptions),
         ("process", Process),
         ("checkpoints", Checkpoints),
         ("failures", Failures),
     )
-    for each in fields(group)
+    for attribute in fields(group)
 }
 
 
@@ -357,19 +357,19 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 
 def kept_options(group: object) -> Definition:
     """Return what a definition keeps of a group of options, and of the groups in it."""
-    found: Definition = {}
-    for each, option, key in _options(group):
-        value = getattr(group, each.name)
-        if "group" in each.metadata:
-            found |= kept_options(value)
+    definition: Definition = {}
+    for attribute, option, key in _options(group):
+        value = getattr(group, attribute.name)
+        if "group" in attribute.metadata:
+            definition |= kept_options(value)
             continue
         outer, _, inner = key.partition(".")
         plain = value if option.keep is None or value is None else option.keep(value)
         if inner:
-            found.setdefault(outer, {})[inner] = plain
+            definition.setdefault(outer, {})[inner] = plain
         else:
-            found[outer] = plain
-    return found
+            definition[outer] = plain
+    return definition
 
 
 def rebuilt(group: type[T], definition: Definition) -> T:
@@ -380,18 +380,18 @@ def rebuilt(group: type[T], definition: Definition) -> T:
         ConfigurationError, TypeError: its value is invalid.
     """
     arguments = {}
-    for each, option, key in _options(group):
+    for attribute, option, key in _options(group):
         outer, _, inner = key.partition(".")
         if outer in definition or not option.is_later:
-            arguments[each.name] = definition[outer][inner] if inner else definition[outer]
+            arguments[attribute.name] = definition[outer][inner] if inner else definition[outer]
     return group(**arguments)
 
 
 def changeable(group: object) -> Iterator[str]:
     """Yield the names in a definition of the options that may change when an experiment continues."""
-    for each, option, key in _options(group):
-        if "group" in each.metadata:
-            yield from changeable(each.metadata["group"])
+    for attribute, option, key in _options(group):
+        if "group" in attribute.metadata:
+            yield from changeable(attribute.metadata["group"])
         elif option.may_change:
             yield key.partition(".")[0]
 

@@ -45,7 +45,7 @@ class Tell:
 
     def write(self, to: Writing) -> list[Written]:
         if self.stage is not None:
-            staged, _ = self.stage.prepared(to)
+            staged, _ = self.stage.prepare(to)
             told = self._told(to, 1, 1, counted(self.metrics, {}, 0.0))
             return record(to, staged, told, *self._end(to, 1))
         trial = to.experiment.trials[self.trial]
@@ -130,11 +130,11 @@ def check_told(metrics: object, experiment: Experiment, time_attr: str) -> Metri
     metrics = cast("Metrics", plain)
     for name in experiment.objective.metrics if experiment.objective.metrics != ("",) else ():
         if not is_number(metrics.get(name)):
-            what = (
+            mistake = (
                 f"{name}={name_in_words(metrics[name])}, which is not a number" if name in metrics else f"no {name!r}"
             )
             raise ConfigurationError(
-                f"tell has {what}: give a number for {experiment.objective}; it has "
+                f"tell has {mistake}: give a number for {experiment.objective}; it has "
                 f"{names_in_words(metrics) or 'nothing'}"
             )
     for name in {time_attr, ITERATION} - {""}:

@@ -20,7 +20,7 @@ from mqtune.results.callbacks import CallbackDispatcher
 _MODEL_LOOK_S: Final = 0.01
 
 
-class Pace:
+class LoopPace:
     """Knows what the rounds of a driver's loop depend on besides news.
 
     A round is *steady* while it has processed only reports whose trials continue. The rest of it then only looks at
@@ -59,14 +59,14 @@ class Pace:
         """
         deciders, callbacks = self._deciders, self._callbacks
         looks_for_model = self._slots.is_suggestion_due or deciders.are_late
-        has_room = self._slots.has_room
+        has_room = self._slots.may_stage()
         is_stirred = is_stirred or self._answers_each or looks_for_model or has_room
         # A decision of the background may come at any time.
         self._is_stirred = is_stirred or deciders.scheduler.background is not None
         now = self._clock.monotonic()
         until = min(now + block_s, self._timers.due, self._checkpoints.due_s)
         if has_room:
-            until = min(until, now + self._slots.next_retry_s)
+            until = min(until, now + self._slots.next_retry_s())
         if looks_for_model:
             until = min(until, now + _MODEL_LOOK_S)
         if callbacks.interval_s is not None:

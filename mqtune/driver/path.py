@@ -30,7 +30,7 @@ from mqtune.driver.intake import Intake
 from mqtune.driver.ledger import Ledger
 from mqtune.driver.listeners import Listener
 from mqtune.driver.outside import Tell, why_over
-from mqtune.driver.pace import Pace
+from mqtune.driver.pace import LoopPace
 from mqtune.driver.publishing import Publisher
 from mqtune.driver.settings import Settings
 from mqtune.results.callbacks import CallbackDispatcher
@@ -68,7 +68,7 @@ class EventPath:
         deciders: Deciders,
         checkpoints: CheckpointGC,
         callbacks: CallbackDispatcher,
-        pace: Pace,
+        pace: LoopPace,
         settings: Settings,
     ) -> None:
         #: The listeners, in order. The first one is the backend's, which is notified in any case.
@@ -165,5 +165,5 @@ class EventPath:
         lost, asked = ledger.lost, (self._asks, self._resources)
         to = Writing(ledger.journal, self._experiment, at, cursor, lost, *asked)
         written = ledger.surely(lambda: action.write(to))
-        ledger.wrote((each.data for each in written), are_applied=True)
-        return [each.event for each in written]
+        ledger.wrote((event.data for event in written), are_applied=True)
+        return [event.event for event in written]

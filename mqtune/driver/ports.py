@@ -255,7 +255,7 @@ class DriverHooks:
 CheckDeployment = Callable[[Sequence[Resources], BackendSession | None], None]
 
 
-class Project(Protocol):
+class ProgramFiles(Protocol):
     """The files of a program that a driver brings to its workers, as the kernel sees them."""
 
     @property
@@ -302,7 +302,7 @@ class MakeProject(Protocol):
         code_root: Path,
         outside: Iterable[str | Path] = (),
         cell: Cell | None = None,
-    ) -> Project:
+    ) -> ProgramFiles:
         """Return the project.
 
         Args:

@@ -41,12 +41,12 @@ from mqtune.driver.actions import (
     Label,
     Save,
     Stage,
-    again,
     check_decision,
     check_paused,
     decided_checkpoint,
     next_trial_id,
-    resuming,
+    restage,
+    stage_resumed,
 )
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.heartbeat import Heartbeat
@@ -241,12 +241,12 @@ class Requests:
         wanted = self._action_for(request)
         if isinstance(wanted, Stage | Tell | Decide):
             self._path.carry_out(replace(wanted, request=""))
-            found = wanted.trial.id if isinstance(wanted, Decide) else wanted.trial
+            changed = wanted.trial.id if isinstance(wanted, Decide) else wanted.trial
         elif isinstance(wanted, AnswerRequest):
-            found = TrialId(wanted.trial)
+            changed = TrialId(wanted.trial)
         else:
             return None
-        return self._experiment.trials[found]
+        return self._experiment.trials[changed]
 
     def _request(self, action: str, trial: str, arguments: dict[str, object], *, id_: str = "") -> Requested:
         return Requested(id=id_, action=action, trial=trial, arguments=arguments, by="", at=self._clock.time())
@@ -363,10 +363,10 @@ class Requests:
         if request.arguments.get("checkpoint") == "decided":
             origin = decided_checkpoint(trial)
             restart = Restart(wanted or trial.config, *origin, by="user", reason=_reason(request))
-            return again(trial, restart, request=request.id)
+            return restage(trial, restart, request=request.id)
         if request.arguments.get("checkpoint") is not None:
             source, checkpoint = self._origin(request, trial)
-        return resuming(
+        return stage_resumed(
             self._experiment,
             trial,
             by="user",
@@ -387,7 +387,7 @@ class Requests:
         source, checkpoint = (None, brought) if brought else self._origin(request, trial)
         restart = Restart(wanted, checkpoint, source, by="user", reason=reason)
         if has_ended:
-            return again(trial, restart, request=request.id)
+            return restage(trial, restart, request=request.id)
         return Decide(trial=trial, action=Action.PAUSE, by="user", reason=reason, restart=restart, request=request.id)
 
     def _add(self, request: Requested, brought: CheckpointId) -> Addition | AnswerRequest:
@@ -505,21 +505,21 @@ class Requests:
         origin = self._trial(source).id if source else None
         if origin is None and trial is not None and checkpoint in ("newest", "best"):
             origin = trial.id
-        found = choose_checkpoint(self._experiment, origin, checkpoint or "newest")
-        if not isinstance(found, str):
+        chosen = choose_checkpoint(self._experiment, origin, checkpoint or "newest")
+        if not isinstance(chosen, str):
             raise ConfigurationError(f"checkpoint={checkpoint!r} is not a checkpoint of this experiment")
         # A trial without a checkpoint of its own may pass on the one that it began with, which is another trial's.
-        origin = origin or trial_of(found)
-        return (None if trial is not None and origin == trial.id else origin), found
+        origin = origin or trial_of(chosen)
+        return (None if trial is not None and origin == trial.id else origin), chosen
 
     def _trial(self, trial: str) -> Trial:
-        found = self._experiment.trials.get(TrialId(trial))
-        if found is None:
+        known = self._experiment.trials.get(TrialId(trial))
+        if known is None:
             raise ConfigurationError(
                 f"there is no trial {trial!r} in experiment {self._experiment.name!r}; "
                 f"it has {len(self._experiment.trials)}, from '0001' on"
             )
-        return found
+        return known
 
 
 def _argument(request: Requested, name: str, kind: type[T]) -> T | None:

@@ -17,15 +17,15 @@ def differences(environment: Mapping[str, object]) -> str:
     It is empty without differences. For Python the minor version counts. Packages that are not installed here, or that
     the trainable doesn't import, are left out.
     """
-    found = list(_differing(environment))
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
+    differing = list(_differing(environment))
+    more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    return ", ".join(differing[:_SHOWN]) + more
 
 
 def _differing(environment: Mapping[str, object]) -> Iterator[str]:
-    there, here = str(environment.get("python", "")), ".".join(map(str, sys.version_info[:3]))
-    if there and there.split(".")[:2] != here.split(".")[:2]:
-        yield f"Python {there} (here {here})"
+    recorded, here = str(environment.get("python", "")), ".".join(map(str, sys.version_info[:3]))
+    if recorded and recorded.split(".")[:2] != here.split(".")[:2]:
+        yield f"Python {recorded} (here {here})"
     packages = environment.get("packages")
     for name, has in packages.items() if isinstance(packages, dict) else ():
         own = _version_here(str(name))

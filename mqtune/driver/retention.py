@@ -105,7 +105,7 @@ class Retention:
         return [id_ for *_, id_ in sorted(scored)[-self.keep_best :]]
 
     def _keeps_to_constraints(self, saved: SavedCheckpoint) -> bool:
-        return all(each.excess(saved.metrics) <= 0 for each in self.constraints)
+        return all(constraint.excess(saved.metrics) <= 0 for constraint in self.constraints)
 
 
 def _number(value: object) -> float:

@@ -17,13 +17,13 @@ class RoomWatch:
     """Warns once if a server or journal is nearly full, once if it is full, and once after.
 
     Args:
-        what: name of the server or journal.
+        server: name of the server or journal.
         way_out: hint for the user.
         slack: how far the used part must fall below the part at the warning until the warning is over.
     """
 
-    def __init__(self, what: str = "Redis", way_out: str = MAKE_ROOM, *, slack: float = SLACK) -> None:
-        self._what = what
+    def __init__(self, server: str = "Redis", way_out: str = MAKE_ROOM, *, slack: float = SLACK) -> None:
+        self._server = server
         self._way_out = way_out
         self._slack = slack
         #: Why no trial starts, for users. Empty unless the server is full.
@@ -41,5 +41,5 @@ class RoomWatch:
         if reached > self._warned_at:
             logger.warning("%s; %s", room.shortage, self._way_out, extra={"action": "no_room_left"})
         elif reached < self._warned_at:
-            logger.warning("%s has room again: %s", self._what, room)
+            logger.warning("%s has room again: %s", self._server, room)
         self._warned_at, self.why = reached, room.shortage if room.is_full else ""

@@ -28,7 +28,7 @@ _READABLE: Final = frozenset({int, float, bool, type(None)})
 
 
 @dataclass(slots=True)
-class _Progress:
+class _LastReport:
     """The attempt that a trial reported from last, and the time of that report."""
 
     attempt: int
@@ -72,11 +72,13 @@ class Screening:
         self._expects_metric = failures.metric_required == "at_first_report" and not experiment.accept_no_report
         #: Constrained metrics that no report has had yet.
         self._awaited = (
-            set() if experiment.accept_no_report else {each.metric for each in experiment.objective.constraints}
+            set()
+            if experiment.accept_no_report
+            else {constraint.metric for constraint in experiment.objective.constraints}
         )
         #: Whether any report had the scheduler's time.
         self._time_seen = self._time in ("", ITERATION)
-        self._times: dict[TrialId, _Progress] = {}
+        self._times: dict[TrialId, _LastReport] = {}
         #: The keys that were odd in each trial's reports.
         self._told: dict[TrialId, set[str]] = {}
 
@@ -106,7 +108,11 @@ class Screening:
         """Forget a trial that has ended, once it has shown that a name must be a mistake."""
         is_sign = trial.status is TrialStatus.COMPLETED and trial.reports and not trial.outside
         if self._awaited and is_sign and self.missing is None:
-            (constraint, *_) = [each for each in self._experiment.objective.constraints if each.metric in self._awaited]
+            (constraint, *_) = [
+                constraint
+                for constraint in self._experiment.objective.constraints
+                if constraint.metric in self._awaited
+            ]
             self.missing = MetricMissing(
                 f"no report has had a number for {constraint.metric!r}, which is to keep to {constraint}, and trial "
                 f"{trial.id} is complete; its last report has "
@@ -116,7 +122,7 @@ class Screening:
         self._times.pop(trial.id, None)
         self._told.pop(trial.id, None)
 
-    def _place(self, report: Report, time: Any, known: _Progress | None) -> str:
+    def _place(self, report: Report, time: Any, known: _LastReport | None) -> str:
         """Record the time of a report, or return what is wrong with it."""
         if time.__class__ is not int:
             if time is None:
@@ -126,7 +132,7 @@ class Screening:
             elif not is_number(time) or not math.isfinite(time):
                 return f"has {self._time}={name_in_words(time)}, which is not a finite number"
         if known is None or known.attempt != report.attempt:
-            self._times[report.trial] = _Progress(report.attempt, time)
+            self._times[report.trial] = _LastReport(report.attempt, time)
             self._time_seen = True
         elif time < known.time:
             return f"has {self._time}={time!r} after {known.time!r}, and a time must never go down"
@@ -142,9 +148,9 @@ class Screening:
             odd[self._time] = problem
         if not odd and not problem:
             return None
-        shown = {key: each for key, each in metrics.items() if key not in odd}
+        shown = {key: metric for key, metric in metrics.items() if key not in odd}
         if problem:
-            shown = {key: each for key, each in shown.items() if key not in self._metrics}
+            shown = {key: metric for key, metric in shown.items() if key not in self._metrics}
         texts = [f"trial {trial.id}: report {report.sequence} {text}" for text in odd.values()]
         self._say(trial, odd, texts)
         return Screened(report._replace(metrics=shown), not problem, texts[0] if texts and self._fails else "")

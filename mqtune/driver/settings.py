@@ -34,7 +34,7 @@ from mqtune.driver.options import (
     count_from,
     option,
 )
-from mqtune.driver.ports import CheckDeployment, MakeProject, Project
+from mqtune.driver.ports import CheckDeployment, MakeProject, ProgramFiles
 from mqtune.journal.base import OnLoss
 from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.asha import ASHA
@@ -136,24 +136,24 @@ class Settings(Checked):
     process: Process = field(default_factory=Process, metadata={"group": Process})
     run: RunOptions = field(default_factory=RunOptions, metadata={"group": RunOptions})
     #: The folder that is brought to workers.
-    project: Project | None = field(init=False, default=None, metadata=NOT_KEPT)
+    project: ProgramFiles | None = field(init=False, default=None, metadata=NOT_KEPT)
     #: The services' checks of the place where trials are to run.
     checks: Sequence[CheckDeployment] = field(default=(), metadata=NOT_KEPT)
     make_project: InitVar[MakeProject | None] = None
 
     def __post_init__(self, make_project: MakeProject | None) -> None:
         super().__post_init__()
-        for each in fields(self):
-            group, value = each.metadata.get("group"), getattr(self, each.name)
+        for attribute in fields(self):
+            group, value = attribute.metadata.get("group"), getattr(self, attribute.name)
             if group is not None and not isinstance(value, group):
-                raise ConfigurationError(f"{each.name}={value!r}: give mqtune.{group.__name__}(…)")
+                raise ConfigurationError(f"{attribute.name}={value!r}: give mqtune.{group.__name__}(…)")
         for name, kinds, example in _KINDS:
             value = getattr(self, name)
             is_named = name == "searcher" and (value is None or is_searcher_name(value))
             if not isinstance(value, kinds) and not is_named:
                 raise ConfigurationError(f"{name}={value!r} is not a {kinds[0].__name__}; {example}")
         self._check_trainable()
-        object.__setattr__(self, "project", self._made_project(make_project))
+        object.__setattr__(self, "project", self._make_project(make_project))
         self._check_call()
         if not is_name(self.name):
             raise ConfigurationError(
@@ -252,7 +252,7 @@ class Settings(Checked):
         ):
             raise TrainableNotFound(carried.why)
 
-    def _made_project(self, make_project: MakeProject | None) -> Project | None:
+    def _make_project(self, make_project: MakeProject | None) -> ProgramFiles | None:
         bundle, store = self.process.bundle, self.checkpoints.store
         if bundle is None and self.cell is None:
             return None
@@ -323,14 +323,13 @@ class Settings(Checked):
         """All different resources that trials may ask for. All have as many seats."""
         return [self.resources] if isinstance(self.resources, Resources) else self.resources.expected
 
-    @property
-    def suits_all(self) -> Resources:
-        """Resources of equal slots, as on one machine, that fit each trial.
+    def resources_for_all(self) -> Resources:
+        """Return resources of equal slots, as on one machine, that fit each trial.
 
         Raises:
             InsufficientResources: none does, as trials ask for different numbers of GPUs.
         """
-        return self.resources if isinstance(self.resources, Resources) else self.resources.most
+        return self.resources if isinstance(self.resources, Resources) else self.resources.most_needed()
 
     @property
     def on_loss(self) -> OnLoss:
@@ -367,17 +366,17 @@ class Settings(Checked):
         Raises:
             ConfigurationError: the library of that searcher is not installed.
         """
-        found = self._given_or_default
+        searcher = self._given_or_default
         began_as = described.get(Searcher.role) if isinstance(described, Mapping) else None
         is_other = self._is_searched_by_default and began_as in (RandomSearcher.kind, TPE)
-        if is_other and (found is None) is (began_as == TPE):
-            found = searcher_named("tpe") if began_as == TPE else None
-            if found is not None:
-                found.check_objective(self.objective)
-        if found is None:
+        if is_other and (searcher is None) is (began_as == TPE):
+            searcher = searcher_named("tpe") if began_as == TPE else None
+            if searcher is not None:
+                searcher.check_objective(self.objective)
+        if searcher is None:
             return RandomSearcher(self.space, seed)
-        found.bind(self.space, seed, metric=self.objective.metrics[0], mode=self.objective.modes[0])
-        return found
+        searcher.bind(self.space, seed, metric=self.objective.metrics[0], mode=self.objective.modes[0])
+        return searcher
 
     @property
     def why_random(self) -> str:
@@ -415,7 +414,7 @@ class Settings(Checked):
         if self.space.has_grid or (size is not None and size <= (self.max_trials or 1)):
             # Random search goes through all of them, and TPE repeats good ones.
             return None
-        if not all(isinstance(each, MODELLED) for each in self.space.domains.values()):
+        if not all(isinstance(domain, MODELLED) for domain in self.space.domains.values()):
             return None
         try:
             return searcher_named("tpe")
@@ -468,7 +467,7 @@ def _warn_of_lists(space: Mapping[str, object]) -> None:
     for name, value in space.items():
         if (
             isinstance(value, list)
-            and all(isinstance(each, int | float | str) for each in value)
+            and all(isinstance(item, int | float | str) for item in value)
             and len(set(value)) > 1
         ):
             shown = f"{value!r:.60}"

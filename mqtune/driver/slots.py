@@ -29,11 +29,11 @@ from mqtune.core.trial import (
 from mqtune.driver.actions import (
     Close,
     Stage,
-    again,
     checkpoint_of,
     newest_checkpoint,
     next_trial_id,
-    resuming,
+    restage,
+    stage_resumed,
 )
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.heartbeat import Heartbeat
@@ -118,9 +118,8 @@ class SlotFiller:
         experiment = self._experiment
         return bool(experiment.to_retry or experiment.to_restart or self._added) or self._wants_more
 
-    @property
-    def has_room(self) -> bool:
-        """Whether another attempt may be staged: for a slot that is free, or to wait for one.
+    def may_stage(self) -> bool:
+        """Return whether another attempt may be staged: for a slot that is free, or to wait for one.
 
         In an open experiment trials are staged before there are slots, and a retried trial, which would wait behind all
         added ones, immediately.
@@ -132,9 +131,8 @@ class SlotFiller:
         most = room if self.max_concurrent is None else min(room, self.max_concurrent)
         return self._experiment.live < min(most, self._hooks.capacity())
 
-    @property
     def has_slots(self) -> bool:
-        """Whether there is any slot that an attempt may have, free or not."""
+        """Return whether there is any slot that an attempt may have, free or not."""
         return not self.journal_room.is_full and self._backend.slots > 0 and self._hooks.capacity() > 0
 
     def appetite(self) -> Appetite:
@@ -161,9 +159,8 @@ class SlotFiller:
         waiting = map(self._experiment.trials.__getitem__, self._experiment.to_retry)
         return next((trial for trial in waiting if not self._pause_left_s(trial)), None)
 
-    @property
     def next_retry_s(self) -> float:
-        """In how many seconds the next trial runs again that waits for it; infinite where none does."""
+        """Return the seconds until the next waiting trial runs again, or infinity if none waits."""
         pauses = (self._pause_left_s(self._experiment.trials[id_]) for id_ in self._experiment.to_retry)
         return min(filter(None, pauses), default=math.inf)
 
@@ -184,7 +181,7 @@ class SlotFiller:
         if self.journal_room.is_full:
             return self.journal_room.shortage
         if self.max_concurrent is not None and self._experiment.live >= self.max_concurrent:
-            return f"no more than max_concurrent={self.max_concurrent} trials may run at once"
+            return f"its limit max_concurrent={self.max_concurrent} is reached"
         if self._experiment.to_retry and self._to_retry() is None:
             trial = self._experiment.trials[self._experiment.to_retry[0]]
             return f"trial {trial.id} waits: {trial.why_it_pauses}"
@@ -223,10 +220,10 @@ class SlotFiller:
         experiment = self._experiment
         self.is_suggestion_due, self.waits_for = False, ""
         if (trial := self._to_retry()) is not None:
-            return again(trial, Restart(trial.config, *newest_checkpoint(trial), by="driver", reason=trial.reason))
+            return restage(trial, Restart(trial.config, *newest_checkpoint(trial), by="driver", reason=trial.reason))
         if experiment.to_restart:
             trial = experiment.trials[experiment.to_restart[0]]
-            return again(trial, trial.restart or Restart(trial.config))
+            return restage(trial, trial.restart or Restart(trial.config))
         with self._deciders.asking(
             self._scheduler, "choose", f"after trial {len(experiment.trials)} of the experiment"
         ):
@@ -250,7 +247,7 @@ class SlotFiller:
             case Resume(trial_id, reason, config, source, named):
                 # A scheduler may have named it a while ago.
                 is_there = bool(named) and named in experiment.trials[trial_of(named)].checkpoints
-                return resuming(
+                return stage_resumed(
                     experiment,
                     experiment.trials[trial_id],
                     by="scheduler",
@@ -331,7 +328,7 @@ class SlotFiller:
         new = next_trial_id(self._experiment)
         suggestion = self._deciders.suggest(new) if self._wants_more else None
         if suggestion is WAIT:
-            self.waits_for = "the searcher works out the next config"
+            self.waits_for = "choosing the next config"
             self.is_suggestion_due = True
             return None
         if suggestion is None:

@@ -129,7 +129,7 @@ class DriverTimers:
             trials = self._experiment.busy.values()
             running = [trial.id for trial in trials if trial.status is TrialStatus.RUNNING]
             error_type, self._lost_as = self._lost_as, None
-            yield from self._losses(running, "any", error_type)
+            yield from self._plan_losses(running, "any", error_type)
         for timer in self._timers:
             yield from timer.run_if_due(now)
         yield from expired(self._experiment, self._clock.time())
@@ -145,9 +145,8 @@ class DriverTimers:
         """Why nothing begins, for people, if the server is full, or the journal."""
         return self._room.why or self._journal_room.why
 
-    @property
-    def held_up_by(self) -> str:
-        """Why no attempt runs yet, for people, as the server has it now.
+    def why_held_up(self) -> str:
+        """Return why no attempt runs yet, for people, as the server has it now.
 
         It is empty when one does, or nothing is known.
         """
@@ -200,7 +199,7 @@ class DriverTimers:
             self._grace_left_s = self._timing.lease_grace_s
         else:
             self._grace_left_s = max(0.0, self._grace_left_s - min(since_s, most_s))
-        return () if self._ledger.was_away or self._grace_left_s else self._losses(expired, "expired")
+        return () if self._ledger.was_away or self._grace_left_s else self._plan_losses(expired, "expired")
 
     def look_anew(self) -> None:
         """After an outage leave workers time to renew their leases, and begin to look at all attempts."""
@@ -209,7 +208,7 @@ class DriverTimers:
         # Entries of before may have other ids now.
         self._gone.clear()
 
-    def _losses(self, seats: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
+    def _plan_losses(self, seats: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
         for name in seats:
             trial = self._experiment.trials.get(_trial_of(name))
             # Other accounts may write there, too, and list anything.
@@ -276,14 +275,14 @@ class DriverTimers:
             return
         older_than_s = self._timing.unclaimed_s if older_than_s is None else older_than_s
         was_full, self._was_full = self._was_full, False
-        unclaimed = [each.trial for each in self._journal.unclaimed(older_than_s=older_than_s) if not each.worker]
+        unclaimed = [place.trial for place in self._journal.unclaimed(older_than_s=older_than_s) if not place.worker]
         queued = self._backend.queued() if unclaimed else None
         if queued is None:
             return
         # All seats of a gang are published again: queued ones stay where they are, and each is claimed once.
         trials = [(id_, self._experiment.trials.get(_trial_of(id_))) for id_ in unclaimed]
-        found = {trial.id: trial for id_, trial in trials if trial and (id_, trial.attempt.number) not in queued}
-        lost = list(found.values())
+        by_id = {trial.id: trial for id_, trial in trials if trial and (id_, trial.attempt.number) not in queued}
+        lost = list(by_id.values())
         for trial in lost if older_than_s and not was_full else ():
             logger.warning(
                 "trial %s attempt %d: nobody has taken it; publishing it again", trial.id, trial.attempt.number
@@ -301,7 +300,7 @@ def _trial_of(name: str) -> TrialId:
 
 def _in_words(unclaimed: Sequence[Unclaimed]) -> str:
     """Return that code is imported, where, and for how long; empty when none is."""
-    importing = {each.worker: each.importing_s for each in unclaimed if each.importing_s is not None}
+    importing = {place.worker: place.importing_s for place in unclaimed if place.importing_s is not None}
     if not importing:
         return ""
     where = f" on {len(importing)} workers" if len(importing) > 1 else ""

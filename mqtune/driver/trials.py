@@ -64,12 +64,12 @@ class LocalSteering:
         source = arguments.get("source")
         owner = None if source is None else TrialId(str(source))
         driver = self._open()
-        found = choose_checkpoint(driver.experiment, owner, origin)
-        if isinstance(found, str):
+        chosen = choose_checkpoint(driver.experiment, owner, origin)
+        if isinstance(chosen, str):
             return CheckpointId("")
         del arguments["checkpoint"]
         driver.requests.check(action, trial, arguments)
-        return import_checkpoint(TrialId(trial), found, driver.place.definition["store"])
+        return import_checkpoint(TrialId(trial), chosen, driver.place.definition["store"])
 
 
 class DrivenTrial(TrialHandle):
@@ -96,13 +96,13 @@ class DrivenTrial(TrialHandle):
             ConfigurationError: there is no such trial.
         """
         experiment = self._look().experiment
-        found = experiment.trials.get(TrialId(self.id))
-        if found is None:
+        trial = experiment.trials.get(TrialId(self.id))
+        if trial is None:
             raise ConfigurationError(
                 f"there is no trial {self.id!r} in experiment {experiment.name!r}; "
                 f"it has {len(experiment.trials)}, from '0001' on"
             )
-        return found
+        return trial
 
     def annotate(self, *, tags: Sequence[str] | None = None, notes: str | None = None) -> None:
         """Replace the tags or the notes of the trial, in any status.
@@ -112,8 +112,8 @@ class DrivenTrial(TrialHandle):
         Raises:
             ConfigurationError: they are no tags, or no notes.
         """
-        found = self.record
-        self._open().label(found, found.labels.changed(tags, notes))
+        trial = self.record
+        self._open().label(trial, trial.labels.changed(tags, notes))
 
     def delete_checkpoints(self, *, even_best: bool = False, even_paused: bool = False) -> list[CheckpointId]:
         """Delete the trial's checkpoints in spite of the retention, and return their ids.
@@ -128,16 +128,16 @@ class DrivenTrial(TrialHandle):
         Raises:
             ConfigurationError: it is the best trial.
         """
-        driver, found = self._open(), self.record
-        if found.id in driver.experiment.ahead and not even_best:
+        driver, trial = self._open(), self.record
+        if trial.id in driver.experiment.leaders and not even_best:
             raise ConfigurationError(
-                f"trial {found.id} is the best so far, and its checkpoints are what the run was for; give "
+                f"trial {trial.id} is the best so far, and its checkpoints are what the run was for; give "
                 f"even_best=True to "
                 "delete them all the same"
             )
         if even_paused:
-            driver.checkpoints.let_go(found)
-        return driver.delete_checkpoints(found)
+            driver.checkpoints.let_go(trial)
+        return driver.delete_checkpoints(trial)
 
     def stdout(self, *, attempt: int | None = None, offset: int = 0) -> list[str]:
         """Return the lines that an attempt has printed so far, also while it runs.
@@ -160,13 +160,13 @@ class DrivenTrial(TrialHandle):
         return self._printed("stderr", attempt, offset)
 
     def _printed(self, stream: LogStream, number: int | None, offset: int) -> list[str]:
-        found, driver = self.record, self._look()
-        name, attempt = driver.experiment.name, attempt_of(found.attempts, found.id, number)
-        output = AttemptOutput(name, found.id, attempt, stream, driver.backend.read_log)
+        trial, driver = self.record, self._look()
+        name, attempt = driver.experiment.name, attempt_of(trial.attempts, trial.id, number)
+        output = AttemptOutput(name, trial.id, attempt, stream, driver.backend.read_log)
         try:
             data = output.all(offset)
         except (LogUnavailable, BrokerUnavailable) as error:
-            logger.warning("trial %s: of its output only the end is known: %s", found.id, error)
+            logger.warning("trial %s: of its output only the end is known: %s", trial.id, error)
             data = output.tail
         return data.decode(errors="replace").splitlines()
 
@@ -182,10 +182,10 @@ class DrivenTrial(TrialHandle):
         Raises:
             as ``mqtune.results.checkpoints.fetch_checkpoint``.
         """
-        driver, found = self._look(), self.record
-        name, place = checkpoint_of(driver.experiment, found, which), driver.place
+        driver, trial = self._look(), self.record
+        name, place = checkpoint_of(driver.experiment, trial, which), driver.place
         return fetch_checkpoint(
-            found,
+            trial,
             name,
             store=place.definition["store"],
             folder=place.folder,
@@ -199,11 +199,11 @@ class DrivenTrial(TrialHandle):
         Raises:
             ConfigurationError: the trainable is no class, or does not write this format.
         """
-        settings, found = self._look().settings, self.record
+        settings, trial = self._look().settings, self.record
         trainable = settings.spec.load(settings.code_root)
         if not isinstance(trainable, type):
             raise ConfigurationError(
                 f"trainable {settings.spec} is not a class; only a subclass of mqtune.Trainable can export its model"
             )
-        checkpoint = self.get_checkpoint() if found.checkpoint else None
-        export_model(trainable, found.config, checkpoint, format, folder)
+        checkpoint = self.get_checkpoint() if trial.checkpoint else None
+        export_model(trainable, trial.config, checkpoint, format, folder)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from mqtune.integrations.ax import AxSearcher as AxSearcher
     from mqtune.integrations.ax_early_stopping import AxEarlyStopping as AxEarlyStopping
     from mqtune.integrations.ax_space import space_of as space_of
-    from mqtune.integrations.in_trials import Reports as Reports
+    from mqtune.integrations.in_trials import CallbackReports as CallbackReports
     from mqtune.integrations.logger import TrialLogger as TrialLogger
     from mqtune.integrations.mlflow import MLflow as MLflow
     from mqtune.integrations.opentelemetry import OpenTelemetry as OpenTelemetry
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from mqtune.integrations.sklearn import Rounds as Rounds
     from mqtune.integrations.syne_tune import SyneTuneScheduler as SyneTuneScheduler, config_space as config_space
-    from mqtune.integrations.syne_tune_backend import CeleryBackend as CeleryBackend
+    from mqtune.integrations.syne_tune_backend import MqtuneBackend as MqtuneBackend
     from mqtune.integrations.syne_tune_model import SlowSearcher as SlowSearcher, is_quick as is_quick
     from mqtune.integrations.tensorboard import TensorBoard as TensorBoard
     from mqtune.integrations.wandb import WandB as WandB
@@ -43,7 +43,7 @@ _NAMES = {
     "ax": ("AxSearcher",),
     "ax_early_stopping": ("AxEarlyStopping",),
     "ax_space": ("space_of",),
-    "in_trials": ("Reports",),
+    "in_trials": ("CallbackReports",),
     "logger": ("TrialLogger",),
     "mlflow": ("MLflow",),
     "opentelemetry": ("OpenTelemetry",),
@@ -57,7 +57,7 @@ _NAMES = {
     "optuna_trial": ("ASKED", "CALL", "TOOK", "as_trainable"),
     "sklearn": ("Rounds",),
     "syne_tune": ("SyneTuneScheduler", "config_space"),
-    "syne_tune_backend": ("CeleryBackend",),
+    "syne_tune_backend": ("MqtuneBackend",),
     "syne_tune_model": ("SlowSearcher", "is_quick"),
     "tensorboard": ("TensorBoard",),
     "wandb": ("WandB",),

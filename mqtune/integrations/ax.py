@@ -100,7 +100,7 @@ _STATUSES_WITHOUT_DATA: Final = {
 
 
 @dataclass(slots=True)
-class _Record(Record):
+class _AxRecord(Record):
     """A trial's Ax trial, None outside the space, and its newest values."""
 
     trial: Any
@@ -125,7 +125,7 @@ class _Record(Record):
         return not all(map(math.isfinite, self.values))
 
 
-class AxSearcher(ModelSearcher[_Record]):
+class AxSearcher(ModelSearcher[_AxRecord]):
     """Proposes Ax's suggestions: the centre, four Sobol points, then a Gaussian process.
 
     **Resume.** Ax's ``Client`` is only a model in memory. A resumed driver rebuilds it from the journal without asking
@@ -217,7 +217,7 @@ class AxSearcher(ModelSearcher[_Record]):
                 )
             check_objective(objective, self._given)
             return
-        self._constrained = list(dict.fromkeys(each.metric for each in objective.constraints))
+        self._constrained = list(dict.fromkeys(constraint.metric for constraint in objective.constraints))
         if objective.is_single and objective.metrics[0] in self._constrained:
             raise ConfigurationError(
                 f"AxSearcher: {shown}: there is a bound on {objective}, the one metric that is optimised, which Ax refuses"
@@ -258,14 +258,18 @@ class AxSearcher(ModelSearcher[_Record]):
 
     def _configured(self, objective: Objective) -> Client:
         client = Client()
-        known = {path: each for path, each in self._parameters.items() if each is not None}
-        client.configure_experiment([_range(path, each) for path, each in known.items()], name="mqtune")
+        known = {path: parameter for path, parameter in self._parameters.items() if parameter is not None}
+        client.configure_experiment([_range(path, parameter) for path, parameter in known.items()], name="mqtune")
         client.configure_optimization(
             ", ".join(
                 _SIGNS[mode] + self._names[metric]
                 for metric, mode in zip(objective.metrics, objective.modes, strict=True)
             ),
-            [f"{self._names[each.metric]} {each.relation} {each.bound!r}" for each in objective.constraints] or None,
+            [
+                f"{self._names[constraint.metric]} {constraint.relation} {constraint.bound!r}"
+                for constraint in objective.constraints
+            ]
+            or None,
         )
         return client
 
@@ -294,10 +298,10 @@ class AxSearcher(ModelSearcher[_Record]):
     def learn(self, trial: PastTrial) -> None:
         """Attach an ended trial. It counts among the initial trials."""
         is_end = trial.status is TrialStatus.COMPLETED and trial.step <= 1
-        record = _Record(trial.config, self._begun(trial.config), trial.step, (trial.value,), is_end=is_end)
+        record = _AxRecord(trial.config, self._begun(trial.config), trial.step, (trial.value,), is_end=is_end)
         self._tell(record, trial.status)
 
-    def _ask(self) -> _Record | Literal[Later.WAIT] | None:
+    def _ask(self) -> _AxRecord | Literal[Later.WAIT] | None:
         """Return Ax's next config: None if there are no more, WAIT while Ax needs results.
 
         Raises:
@@ -320,7 +324,7 @@ class AxSearcher(ModelSearcher[_Record]):
         params = run.arms[0].parameters.items()
         values = {path: known.to_value(param) if (known := self._parameters[path]) else param for path, param in params}
         config = self._space.config_of(values)
-        return _Record(config, self._begun(config, None if self._strategy in METHODS else run))
+        return _AxRecord(config, self._begun(config, None if self._strategy in METHODS else run))
 
     def _asked_of_ax(self) -> Any:
         strategy = self._named_strategy() if self._strategy in METHODS else self._strategy
@@ -378,8 +382,8 @@ class AxSearcher(ModelSearcher[_Record]):
         spec = GeneratorSpec(Generators.SOBOL, place, generator_key_override="Fallback_Sobol")
         node.fallback_specs = dict.fromkeys(node.fallback_specs, spec)
 
-    def _begin(self, config: Config) -> _Record:
-        return _Record(config, self._begun(config))
+    def _begin(self, config: Config) -> _AxRecord:
+        return _AxRecord(config, self._begun(config))
 
     def _begun(self, config: Config, run: Any = None) -> Any:
         """Begin a trial of Ax, from the user's strategy's *run* or a config in the space."""
@@ -390,18 +394,19 @@ class AxSearcher(ModelSearcher[_Record]):
             except SpaceError:
                 return None
             parameters: dict[str, Any] = {
-                path: each.to_param(values[path]) if each else values[path] for path, each in self._parameters.items()
+                path: parameter.to_param(values[path]) if parameter else values[path]
+                for path, parameter in self._parameters.items()
             }
             with quiet():
                 return self._experiment.trials[self._client.attach_trial(parameters)]
         begun = self._experiment.new_trial(run)
         return begun.mark_running(no_runner_required=True)
 
-    def _go_on(self, record: _Record) -> None:
+    def _go_on(self, record: _AxRecord) -> None:
         if record.trial is not None and record.trial.status is not Status.RUNNING:
             record.trial.mark_running(no_runner_required=True, unsafe=True)
 
-    def _hear(self, record: _Record, step: int | None, metrics: Metrics) -> None:
+    def _hear(self, record: _AxRecord, step: int | None, metrics: Metrics) -> None:
         """Record a report's metrics, unless an earlier one has a higher step."""
         values = [value for name in self._names if is_number(value := metrics.get(name))]
         is_whole = len(values) == len(self._names)
@@ -410,7 +415,7 @@ class AxSearcher(ModelSearcher[_Record]):
             if record.is_due:
                 self._note(record)
 
-    def _note(self, record: _Record) -> None:
+    def _note(self, record: _AxRecord) -> None:
         if record.has_diverged:
             return
         trial, record.told = record.trial, record.step
@@ -443,7 +448,7 @@ class AxSearcher(ModelSearcher[_Record]):
                 f"report that has {missing[0]!r} beside what is optimised; its last one has {', '.join(sorted(trial.last_metrics))}"
             )
 
-    def _tell(self, record: _Record, status: TrialStatus) -> None:
+    def _tell(self, record: _AxRecord, status: TrialStatus) -> None:
         if record.trial is None:
             return
         if record.told < record.step:

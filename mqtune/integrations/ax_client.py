@@ -101,7 +101,7 @@ def run_client(
     )
     with _alone(client), runner:
         try:
-            _Loop(client, runner, save_to=file, stops_early=early_stopping).run(max_trials, parallelism, ahead)
+            _AxLoop(client, runner, save_to=file, stops_early=early_stopping).run(max_trials, parallelism, ahead)
         except MetricMissing:
             runner.stop_all(experiment_of(client), "the metric is never reported")
             raise
@@ -142,7 +142,7 @@ def _alone(client: Client) -> Iterator[None]:
         del _in_hand[key]
 
 
-class _Loop:
+class _AxLoop:
     """Requests trials, and reports their results to the client."""
 
     def __init__(self, client: Client, runner: MqtuneRunner, *, save_to: Path | None, stops_early: bool) -> None:
@@ -182,15 +182,15 @@ class _Loop:
     def _ask(self) -> None:
         try:
             with uncompiled():
-                found = self._client.get_next_trials(1)
+                proposed = self._client.get_next_trials(1)
         except _NOT_NOW:
-            found = {}
+            proposed = {}
         except _NO_MORE:
             self._is_exhausted = True
             return
-        self._waits = not found and bool(self._running)
-        self._is_exhausted = not found and not self._waits
-        trials = [self._experiment.trials[index] for index in found]
+        self._waits = not proposed and bool(self._running)
+        self._is_exhausted = not proposed and not self._waits
+        trials = [self._experiment.trials[index] for index in proposed]
         for index, metadata in self._runner.run_multiple(trials).items():
             self._experiment.trials[index].update_run_metadata(metadata)
         self._save()
@@ -225,10 +225,10 @@ class _Loop:
     def _attach(self, records: Mapping[int, Trial]) -> list[int]:
         """Attach new reports. Return the indices of their trials."""
         rows = {index: self._new_rows(index, record) for index, record in records.items()}
-        found = [index for index, new in rows.items() if new]
-        if found:
+        new_rows = [index for index, new in rows.items() if new]
+        if new_rows:
             self._experiment.attach_data(Data(data_rows=chain.from_iterable(rows.values())))
-        return found
+        return new_rows
 
     def _new_rows(self, index: int, record: Trial) -> list[DataRow]:
         reports = self._driven.reports(record)[self._attached.get(index, 0) :]

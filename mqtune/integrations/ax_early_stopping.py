@@ -56,8 +56,8 @@ _STATUSES: Final = {
 }
 #: Strategies that a definition can restore. Ax's own serialization lacks arguments.
 _KNOWN: Final[dict[str, Any]] = {
-    each.__name__: each
-    for each in (
+    strategy.__name__: strategy
+    for strategy in (
         PercentileEarlyStoppingStrategy,
         ThresholdEarlyStoppingStrategy,
         AndEarlyStoppingStrategy,
@@ -198,7 +198,12 @@ def _strategy_of(description: Description) -> object:
             "give scheduler=AxEarlyStopping(…)"
         )
     arguments = {name: value for name, value in description.items() if name != "class"}
-    return kind(**{name: _strategy_of(each) if isinstance(each, dict) else each for name, each in arguments.items()})
+    return kind(
+        **{
+            name: _strategy_of(argument) if isinstance(argument, dict) else argument
+            for name, argument in arguments.items()
+        }
+    )
 
 
 def _metrics_of(strategy: Any) -> Iterator[str]:

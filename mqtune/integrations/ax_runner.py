@@ -168,9 +168,9 @@ class MqtuneRunner(Runner):
     def _run(self, tuner: Tuner, trial: BaseTrial) -> dict[str, Any]:
         keys = {arm.name: _key(trial, arm) for arm in trial.arms}
         group = _group(trial)
-        for each in tuner.get_trials():
-            if each.key.startswith(group) and each.key not in keys.values() and not each.status.is_terminal:
-                tuner.trial(each).abandon(
+        for known in tuner.get_trials():
+            if known.key.startswith(group) and known.key not in keys.values() and not known.status.is_terminal:
+                tuner.trial(known).abandon(
                     f"Ax's experiment was loaded from before, and has another trial {trial.index}"
                 )
         notes = f"of Ax's experiment {trial.experiment.name}" if trial.experiment.has_name else ""
@@ -188,11 +188,11 @@ class MqtuneRunner(Runner):
         Raises:
             OrchestratorInternalError: the experiment can't be driven any more.
         """
-        found: dict[Status, set[int]] = defaultdict(set)
+        by_status: dict[Status, set[int]] = defaultdict(set)
         for trial in trials:
             if not trial.status.is_terminal:
-                found[self._poll(trial)].add(trial.index)
-        return dict(found)
+                by_status[self._poll(trial)].add(trial.index)
+        return dict(by_status)
 
     def _poll(self, trial: BaseTrial) -> Status:
         try:
@@ -200,35 +200,33 @@ class MqtuneRunner(Runner):
         except Exception as error:
             # Ax abandons the trials after any other error.
             raise OrchestratorInternalError(f"{type(error).__name__}: {error}") from error
-        statuses = {name: status_of(each) for name, each in arms.items()}
+        statuses = {name: status_of(own) for name, own in arms.items()}
         status = min(statuses.values(), key=_STRONGEST_FIRST.index)
-        known = [each for each in arms.values() if each is not None]
-        began = [began for each in known if (began := each.attempts[0].started_at) is not None]
+        known = [own for own in arms.values() if own is not None]
+        began = [began for own in known if (began := own.attempts[0].started_at) is not None]
         trial.update_run_metadata(
             {
-                "mqtune_status": ", ".join(dict.fromkeys(each.status.name for each in known)),
+                "mqtune_status": ", ".join(dict.fromkeys(own.status.name for own in known)),
                 **({Keys.START_TIME_STR: min(began)} if began else {}),
             }
         )
         if status in (Status.EARLY_STOPPED, *_WORTHLESS):
             trial.fetch_data_results()
         if status is not Status.RUNNING and isinstance(trial, BatchTrial):
-            for name, each in statuses.items():
-                if each in _WORTHLESS:
+            for name, own_status in statuses.items():
+                if own_status in _WORTHLESS:
                     trial.mark_arm_abandoned(name, why(arms[name]))
         return status
 
     def poll_exception(self, trial: BaseTrial) -> str:
         """Return why a trial has failed or was abandoned, with the traceback's end."""
-        reasons = {name: why(each) for name, each in self.arms(trial).items()}
+        reasons = {name: why(own) for name, own in self.arms(trial).items()}
         return next(iter(reasons.values())) if len(reasons) == 1 else "\n".join(f"{k}: {v}" for k, v in reasons.items())
 
     def stop(self, trial: BaseTrial, reason: str | None = None) -> dict[str, Any]:
         """Stop a trial unless it has ended, and fetch its reports."""
         driven = self.driven(trial.experiment)
-        stopped = [
-            each.id for each in self.arms(trial).values() if each is not None and stop_trial(driven, each, reason)
-        ]
+        stopped = [own.id for own in self.arms(trial).values() if own is not None and stop_trial(driven, own, reason)]
         trial.fetch_data_results()
         return {"mqtune_stopped": stopped}
 
@@ -383,8 +381,8 @@ class MqtuneMetric(MapMetric):
     def bulk_fetch_trial_data(self, trial: BaseTrial, metrics: list[Any], **_: object) -> dict[str, MetricFetchResult]:
         """Return a trial's values of these metrics. A running trial may lack some."""
         runs = trial.status is Status.RUNNING
-        found = [(metric, metric.fetched(trial)) for metric in metrics]
-        return {each.signature: known or each.missing(trial) for each, known in found if known or not runs}
+        fetched = [(metric, metric.fetched(trial)) for metric in metrics]
+        return {metric.signature: known or metric.missing(trial) for metric, known in fetched if known or not runs}
 
     def fetched(self, trial: BaseTrial) -> MetricFetchResult | None:
         """Return a trial's values, or None."""
@@ -499,7 +497,7 @@ def _finish_if_idle(tuner: Tuner) -> None:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return {attribute.name: _plain(getattr(value, attribute.name)) for attribute in fields(value)}
     if isinstance(value, Path):
         return str(value)
     return sorted(value) if isinstance(value, frozenset) else value

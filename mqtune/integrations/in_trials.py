@@ -12,7 +12,7 @@ from mqtune.extend import ConfigurationError
 Metrics = str | Sequence[str] | Mapping[str, str] | None
 
 
-class Reports:
+class CallbackReports:
     """Makes a callback's reports. ``StopTrial`` may be raised by ``make``, or in the library.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mqtune.extend import ConfigurationError, install_command
-from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
+from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
 
 try:
     from keras.callbacks import BackupAndRestore, Callback
@@ -32,7 +32,7 @@ class MqtuneCallback(Callback):
 
     def __init__(self, metrics: Metrics = None, *, checkpoint_every: int = 0) -> None:
         super().__init__()
-        self._reports = Reports(metrics, checkpoint_every)
+        self._reports = CallbackReports(metrics, checkpoint_every)
 
     def on_train_begin(self, logs: Mapping[str, object] | None = None) -> None:
         """Restore the trial's checkpoint, if it has one."""

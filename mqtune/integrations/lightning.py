@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from mqtune.extend import ConfigurationError, install_command
-from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
+from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -37,7 +37,7 @@ class MqtuneCallback(Callback):
         if on not in {"epoch", "validation"}:
             raise ConfigurationError(f"on={on!r}: give 'epoch' or 'validation'")
         self._on = on
-        self._reports = Reports(metrics, checkpoint_every)
+        self._reports = CallbackReports(metrics, checkpoint_every)
 
     @property
     def checkpoint(self) -> str | None:

@@ -22,7 +22,7 @@ _MOST_WAITING: Final = 1000
 
 
 @dataclass(slots=True)
-class _Progress:
+class _TrialLog:
     """Written and buffered reports of a trial."""
 
     trial: Trial
@@ -45,7 +45,7 @@ class TrialLogger(Callback, ABC):
 
     def __init__(self) -> None:
         self._experiment_folder = Path()
-        self._progress_by_trial: dict[TrialId, _Progress] = {}
+        self._progress_by_trial: dict[TrialId, _TrialLog] = {}
         #: The driver's state, while used as a callback.
         self._live_experiment: Experiment | None = None
         #: The ended experiment, for ``close``; None before.
@@ -149,14 +149,14 @@ class TrialLogger(Callback, ABC):
                 self._take_report(progress, Report(*recorded[:-1]), number)
         self._end_all()
 
-    def _progress_of(self, trial: Trial) -> _Progress:
+    def _progress_of(self, trial: Trial) -> _TrialLog:
         progress = self._progress_by_trial.get(trial.id)
         if progress is None:
-            progress = self._progress_by_trial[trial.id] = _Progress(trial, self.begin_trial(trial))
+            progress = self._progress_by_trial[trial.id] = _TrialLog(trial, self.begin_trial(trial))
         progress.trial = trial
         return progress
 
-    def _take_report(self, progress: _Progress, report: Report, number: int) -> None:
+    def _take_report(self, progress: _TrialLog, report: Report, number: int) -> None:
         expected = progress.written + len(progress.waiting) + 1
         if number == expected:
             if len(progress.waiting) >= self.most_waiting:
@@ -176,7 +176,7 @@ class TrialLogger(Callback, ABC):
         for progress in self._progress_by_trial.values():
             self._write_waiting(progress)
 
-    def _write_waiting(self, progress: _Progress) -> None:
+    def _write_waiting(self, progress: _TrialLog) -> None:
         if progress.waiting:
             self.write_reports(progress.trial, progress.waiting, progress.written + 1)
             progress.written += len(progress.waiting)
@@ -189,7 +189,7 @@ class TrialLogger(Callback, ABC):
             else:
                 self._write_waiting(progress)
 
-    def _end_once(self, progress: _Progress) -> None:
+    def _end_once(self, progress: _TrialLog) -> None:
         self._write_waiting(progress)
         if not progress.has_ended and progress.written >= progress.trial.reports:
             self.end_trial(progress.trial)

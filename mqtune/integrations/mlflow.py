@@ -62,21 +62,21 @@ class MLflow(TrialLogger):
     def setup(self, folder: Path) -> None:
         super().setup(folder)
         try:
-            self._client.search_experiments(max_results=1)
+            self._connect().search_experiments(max_results=1)
         except MlflowException as error:
             raise ConfigurationError(f"MLflow can't be used: {error}") from error
 
     def open(self, name: str) -> None:
         self._place = self._place_named(self._named or name)
-        found = self._found(f"tags.`{_EXPERIMENT_TAG}` = '{name}'")
-        self._parent = (found[0] if found else self._made(name, {_EXPERIMENT_TAG: name})).info.run_id
-        self._client.update_run(self._parent, status="RUNNING")
+        runs = self._found(f"tags.`{_EXPERIMENT_TAG}` = '{name}'")
+        self._parent = (runs[0] if runs else self._made(name, {_EXPERIMENT_TAG: name})).info.run_id
+        self._connect().update_run(self._parent, status="RUNNING")
 
     def begin_trial(self, trial: Trial) -> int:
-        found = self._found(f"tags.`{_PARENT_TAG}` = '{self._parent}' AND tags.`{_TRIAL_TAG}` = '{trial.id}'")
+        runs = self._found(f"tags.`{_PARENT_TAG}` = '{self._parent}' AND tags.`{_TRIAL_TAG}` = '{trial.id}'")
         tags = {_PARENT_TAG: self._parent, _TRIAL_TAG: trial.id}
         began_at = trial.attempts[0].queued_at if trial.attempts else None
-        run = found[0] if found else self._made(trial.id, tags, began_at)
+        run = runs[0] if runs else self._made(trial.id, tags, began_at)
         self._runs[trial.id] = run.info.run_id
         # An earlier logger may have been killed before it wrote the params.
         self._write_params(trial, run.data.params)
@@ -96,43 +96,43 @@ class MLflow(TrialLogger):
 
     def end_trial(self, trial: Trial) -> None:
         run = self._runs[trial.id]
-        self._client.set_tag(run, "mqtune.status", trial.status.value)
+        self._connect().set_tag(run, "mqtune.status", trial.status.value)
         if trial.reason:
-            self._client.set_tag(run, "mqtune.reason", trial.reason)
+            self._connect().set_tag(run, "mqtune.reason", trial.reason)
         ended_at = trial.attempts[-1].ended_at if trial.attempts else None
         ended_ms = None if ended_at is None else int(ended_at * _MS)
-        self._client.set_terminated(run, _ENDS.get(trial.status, "FINISHED"), ended_ms)
+        self._connect().set_terminated(run, _ENDS.get(trial.status, "FINISHED"), ended_ms)
 
     def close(self) -> None:
         if self._parent:
-            self._client.set_terminated(self._parent, _status_of(self.ended))
+            self._connect().set_terminated(self._parent, _status_of(self.ended))
             self._parent = ""
 
-    @property
-    def _client(self) -> MlflowClient:
+    def _connect(self) -> MlflowClient:
+        """Return the client, which is made at the first use."""
         if self._connected is None:
             self._connected = MlflowClient(self._tracking_uri)
         return self._connected
 
     def _place_named(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found else self._client.create_experiment(name))
+        experiment = self._connect().get_experiment_by_name(name)
+        return str(experiment.experiment_id if experiment else self._connect().create_experiment(name))
 
     def _found(self, condition: str) -> Sequence[Run]:
-        return list(self._client.search_runs([self._place], filter_string=condition, max_results=1))
+        return list(self._connect().search_runs([self._place], filter_string=condition, max_results=1))
 
     def _made(self, name: str, tags: Mapping[str, str], began_at: float | None = None) -> Run:
         began_ms = None if began_at is None else int(began_at * _MS)
-        return self._client.create_run(self._place, began_ms, tags=dict(tags), run_name=name)
+        return self._connect().create_run(self._place, began_ms, tags=dict(tags), run_name=name)
 
     def _write_params(self, trial: Trial, known: Mapping[str, str]) -> None:
         named = {_allowed(name): str(value)[:_MOST_CHARS] for name, value in plain_config(trial.config).items()}
         params = [Param(name, value) for name, value in named.items() if name not in known]
         for begin in range(0, len(params), _MOST_PARAMS):
-            self._client.log_batch(self._runs[trial.id], params=params[begin : begin + _MOST_PARAMS])
+            self._connect().log_batch(self._runs[trial.id], params=params[begin : begin + _MOST_PARAMS])
 
     def _write_metrics(self, trial: Trial, metrics: Sequence[Metric], reports: int) -> None:
-        self._client.log_batch(self._runs[trial.id], metrics=metrics, tags=[RunTag(_REPORTS_TAG, str(reports))])
+        self._connect().log_batch(self._runs[trial.id], metrics=metrics, tags=[RunTag(_REPORTS_TAG, str(reports))])
 
 
 def _status_of(experiment: Experiment | None) -> str:

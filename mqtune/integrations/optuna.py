@@ -82,7 +82,7 @@ _Values = Mapping[int, tuple[float, ...]]
 
 
 @dataclass(slots=True)
-class _Record(Record):
+class _OptunaRecord(Record):
     """A trial's current config and values, and its running trial in the study."""
 
     #: Empty for a config outside the space.
@@ -97,7 +97,7 @@ class _Record(Record):
     number: int | None = None
 
 
-class OptunaSearcher(ModelSearcher[_Record]):
+class OptunaSearcher(ModelSearcher[_OptunaRecord]):
     """Proposes suggestions of an Optuna sampler, by default its Parzen estimator (TPE).
 
     **Resume.** The study is only a model in memory, which a resumed driver rebuilds from the journal. The default
@@ -181,9 +181,9 @@ class OptunaSearcher(ModelSearcher[_Record]):
         self._own_seed = seed
         named = named_parameters(self._sampler)
         self._shown = {
-            path: shown_to_sampler(each, is_named=path in named) for path, each in self._space.domains.items()
+            path: shown_to_sampler(domain, is_named=path in named) for path, domain in self._space.domains.items()
         }
-        self._distributions = {path: each.distribution for path, each in self._shown.items()}
+        self._distributions = {path: shown.distribution for path, shown in self._shown.items()}
         self._storage = LevelStorage()
         # Permanently, as they come later from another thread. The user has not given these arguments.
         warnings.filterwarnings(
@@ -193,7 +193,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
         )
         warnings.filterwarnings("ignore", "(The value `|Fixed parameter ').* is out of range", UserWarning)
         # A random name would make some samplers irreproducible.
-        name, directions = f"mqtune-{seed}", [DIRECTIONS[each] for each in self._objective.modes]
+        name, directions = f"mqtune-{seed}", [DIRECTIONS[mode] for mode in self._objective.modes]
         with quiet():
             self._study_id = self._storage.create_new_study(directions, name)
             self._study = ModelStudy(name, self._storage, self._tpe() if self._sampler is None else self._sampler)
@@ -206,8 +206,8 @@ class OptunaSearcher(ModelSearcher[_Record]):
         if self._has_pruned and not self._space.has_conditions and chance < _AT_RANDOM:
             return optuna.samplers.RandomSampler(seed)
         if self._has_pruned and self._space.has_conditions and chance < _CHOICES_AT_RANDOM:
-            choices = {path: each for path, each in self._space.domains.items() if isinstance(each, Entries)}
-            self._drawn = {path: each.sample(numbers) for path, each in choices.items()}
+            choices = {path: domain for path, domain in self._space.domains.items() if isinstance(domain, Entries)}
+            self._drawn = {path: choice.sample(numbers) for path, choice in choices.items()}
         others: dict[str, Any] = {"group": True} if self._space.has_conditions else {}
         if self._objective.constraints and not hasattr(optuna.trial.Trial, "set_constraint"):
             # Before Optuna 5 a sampler reads constraints only with this argument.
@@ -232,7 +232,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
             ended = self._trial(TrialState.PRUNED, params)
         self._study.add_trial(ended)
 
-    def _ask(self) -> _Record | None:
+    def _ask(self) -> _OptunaRecord | None:
         """Return the next config; None if the sampler is finished or has only abandoned ones."""
         if self._sampler is None:
             self._study.sampler = self._tpe()
@@ -246,7 +246,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
             record = self._new_at_random()
         return record
 
-    def _new_from_sampler(self) -> _Record | None:
+    def _new_from_sampler(self) -> _OptunaRecord | None:
         """Return an allowed suggestion that was not abandoned, or None."""
         is_exhaustive = isinstance(self._sampler, _EXHAUSTIVE)
         # With conditions, TPE records parameters that are not chosen, and would count them as tried.
@@ -262,7 +262,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
                 # This point is running. Once told, the sampler continues or stops the study.
                 is_new = False
             if is_new and not is_noted:
-                return _Record(config, asked.params, asked.number)
+                return _OptunaRecord(config, asked.params, asked.number)
             self._study.tell(asked, state=TrialState.FAIL)
             if is_new:
                 return self._record(config)
@@ -310,7 +310,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
             f"{sampler} suggested {path}={param!r}, which is not in {domain}; give it values of that, as samplers see it: {wanted}"
         )
 
-    def _new_at_random(self) -> _Record | None:
+    def _new_at_random(self) -> _OptunaRecord | None:
         numbers = self._numbers()
         for _ in range(_SAMPLES):
             config = self._space.sample(numbers)
@@ -318,10 +318,10 @@ class OptunaSearcher(ModelSearcher[_Record]):
                 return self._record(config)
         return None
 
-    def _record(self, config: Config) -> _Record:
+    def _record(self, config: Config) -> _OptunaRecord:
         """Begin a trial without asking the sampler."""
         params = self._params(config)
-        return _Record(config, params, self._begun(params))
+        return _OptunaRecord(config, params, self._begun(params))
 
     def replay(self, trial: TrialId, config: Config) -> Config:
         """Advance the sampler past its suggestion of *config*, and return that."""
@@ -342,7 +342,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
             self._records[trial] = record
         return config
 
-    def _correct(self, record: _Record, number: int, config: Config) -> None:
+    def _correct(self, record: _OptunaRecord, number: int, config: Config) -> None:
         """Replace the config of a repeated suggestion by the journal's."""
         record.config, record.params = config, self._params(config)
         self._storage.correct(number, record.params, self._distributions)
@@ -350,19 +350,19 @@ class OptunaSearcher(ModelSearcher[_Record]):
             # The point belongs to another config, so the sampler must not learn it.
             self._storage.set_trial_system_attr(number, _GENERATION, -1)
 
-    def _begin(self, config: Config) -> _Record:
+    def _begin(self, config: Config) -> _OptunaRecord:
         self._count += 1
         try:
             return self._record(config)
         except SpaceError:
             # A scheduler's mutation may leave the space. The sampler learns nothing from it.
-            return _Record(config, {}, None)
+            return _OptunaRecord(config, {}, None)
 
     def _params(self, config: Config) -> dict[str, Any]:
         values = self._space.values(config)
-        return {path: each.to_param(values[path]) for path, each in self._shown.items() if path in values}
+        return {path: shown.to_param(values[path]) for path, shown in self._shown.items() if path in values}
 
-    def _hear(self, record: _Record, step: int | None, metrics: Metrics) -> None:
+    def _hear(self, record: _OptunaRecord, step: int | None, metrics: Metrics) -> None:
         """Record a report's metrics; the first value of each step counts."""
         values = self._objective.values(metrics)
         record.reported.update(metrics)
@@ -373,24 +373,24 @@ class OptunaSearcher(ModelSearcher[_Record]):
         if record.running is not None:
             self._constrain(record, record.running)
 
-    def _constrain(self, record: _Record, number: int) -> bool:
+    def _constrain(self, record: _OptunaRecord, number: int) -> bool:
         """Record a trial's constraint violations. Return whether all are known.
 
         They are relative to their bounds, as samplers add them up. NaN violates a bound infinitely.
         """
         constraints = self._objective.constraints
-        if not all(is_number(record.reported.get(each.metric)) for each in constraints):
+        if not all(is_number(record.reported.get(constraint.metric)) for constraint in constraints):
             return False
         if constraints:
-            excesses = [each.relative_excess(record.reported) for each in constraints]
-            told = [math.inf if math.isnan(each) else each for each in excesses]
+            excesses = [constraint.relative_excess(record.reported) for constraint in constraints]
+            told = [math.inf if math.isnan(excess) else excess for excess in excesses]
             self._storage.set_trial_system_attr(number, EXCESSES, told)
         return True
 
     def on_abandon(self, trial: Trial) -> None:
         self._abandoned.add(fingerprint(trial.config))
 
-    def _tell(self, record: _Record, status: TrialStatus) -> None:
+    def _tell(self, record: _OptunaRecord, status: TrialStatus) -> None:
         """Record a trial's end. A trial that ended before and was resumed becomes another one."""
         state = _STATES[status]
         values = record.values
@@ -439,7 +439,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
             values=last,
             params=params,
             distributions={path: self._distributions[path] for path in params},
-            intermediate_values={step: each for step, (each, *others) in values.items() if not others},
+            intermediate_values={step: value for step, (value, *others) in values.items() if not others},
         )
 
     def _model(self) -> Description:

@@ -57,15 +57,15 @@ def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: A
         ConfigurationError: the storage is unreadable, the study is missing, or its name is needed.
     """
     storage = source if "://" in source else Path(source)
-    found = stored_study(storage) if not study else _named(storage, study)
-    count = len(found.directions)
-    names = found.metric_names or ([metric or "value"] if count == 1 else [f"value_{i}" for i in range(count)])
+    chosen = stored_study(storage) if not study else _named(storage, study)
+    count = len(chosen.directions)
+    names = chosen.metric_names or ([metric or "value"] if count == 1 else [f"value_{i}" for i in range(count)])
     modes = {direction: mode for mode, direction in DIRECTIONS.items()}
-    goals = [modes[direction] for direction in found.directions]
-    trials = [_trial(each, names) for each in found.get_trials(deepcopy=False, states=tuple(_STATUSES))]
+    goals = [modes[direction] for direction in chosen.directions]
+    trials = [_trial(frozen, names) for frozen in chosen.get_trials(deepcopy=False, states=tuple(_STATUSES))]
     is_single = count == 1
     return Foreign(
-        "optuna", found.study_name, names[0] if is_single else names, goals[0] if is_single else goals, trials
+        "optuna", chosen.study_name, names[0] if is_single else names, goals[0] if is_single else goals, trials
     )
 
 

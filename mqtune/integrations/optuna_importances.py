@@ -42,8 +42,8 @@ def importances(parameters: Sequence[Fitted], values: Sequence[float]) -> list[f
     Raises:
         ConfigurationError: scikit-learn is not installed.
     """
-    distributions = {str(number): _distribution(each) for number, each in enumerate(parameters)}
-    columns = [_filled(each) for each in parameters]
+    distributions = {str(number): _distribution(parameter) for number, parameter in enumerate(parameters)}
+    columns = [_filled(parameter) for parameter in parameters]
     with quiet():
         study = optuna.create_study()
         study.add_trials(

@@ -85,9 +85,11 @@ class LevelStorage(InMemoryStorage):
 
         Among all trials, worse choices would never be good, and TPE would learn nothing of their parameters.
         """
-        trials = [each for each in self.get_all_trials(study_id, False) if each.number not in self.outdated]
+        trials = [frozen for frozen in self.get_all_trials(study_id, False) if frozen.number not in self.outdated]
         alike = [
-            each for each in trials if all(each.params.get(name, choice) == choice for name, choice in choices.items())
+            frozen
+            for frozen in trials
+            if all(frozen.params.get(name, choice) == choice for name, choice in choices.items())
         ]
         self._shown = self._level(alike) or self._level(trials)
         try:
@@ -102,10 +104,10 @@ class LevelStorage(InMemoryStorage):
         replace_trial(self, trial_id, trial)
 
     def _level(self, trials: list[FrozenTrial]) -> list[FrozenTrial] | None:
-        reached = sorted((came_to for each in trials if (came_to := _came_to(each)) >= 0), reverse=True)
+        reached = sorted((came_to for frozen in trials if (came_to := _came_to(frozen)) >= 0), reverse=True)
         if len(reached) < ENOUGH:
             return None
-        return [_at(each, reached[ENOUGH - 1]) for each in trials if each.state is not TrialState.FAIL]
+        return [_at(frozen, reached[ENOUGH - 1]) for frozen in trials if frozen.state is not TrialState.FAIL]
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
@@ -113,7 +115,7 @@ class LevelStorage(InMemoryStorage):
         if self._shown is None:
             self._add_news()
             return super().get_all_trials(study_id, deepcopy, states)
-        return [each for each in self._shown if states is None or each.state in states]
+        return [shown for shown in self._shown if states is None or shown.state in states]
 
 
 def _came_to(trial: FrozenTrial) -> float:

@@ -154,11 +154,11 @@ def optuna_optimize(
     }
     begin_loop(study)
     try:
-        with _Call(study, func, options, is_serial=n_jobs == 1, is_shown=show_progress_bar) as call:
+        with _ObjectiveCall(study, func, options, is_serial=n_jobs == 1, is_shown=show_progress_bar) as call:
             limits = _Limits(
                 n_trials, None if n_jobs == -1 else n_jobs, None if timeout is None else time.monotonic() + timeout
             )
-            return _Loop(call, limits, kinds, [*(callbacks or ())]).run()
+            return _OptunaLoop(call, limits, kinds, [*(callbacks or ())]).run()
     finally:
         end_loop(study)
         storage_of(study).remove_session()
@@ -252,7 +252,7 @@ class StudyTrials:
             "number": handle.number,
             "start": "" if start is None else start.isoformat(),
             "study": self.study.study_name,
-            "directions": [each.name for each in self.study.directions],
+            "directions": [direction.name for direction in self.study.directions],
             **_told(self.storage.get_trial(running.id), running.ahead),
         }
 
@@ -365,7 +365,10 @@ class StudyTrials:
 
 def _told(frozen: FrozenTrial, ahead: Sequence[tuple[str, BaseDistribution, float]]) -> dict[str, object]:
     """Return known and prepared parameters, up to the size limit."""
-    has = [(name, each, each.to_internal_repr(frozen.params[name])) for name, each in frozen.distributions.items()]
+    has = [
+        (name, distribution, distribution.to_internal_repr(frozen.params[name]))
+        for name, distribution in frozen.distributions.items()
+    ]
     told: list[list[object]] = []
     room = _MAX_TOLD
     for name, distribution, value in [*has, *ahead]:
@@ -390,7 +393,7 @@ def _suggested(handle: optuna.Trial, name: str, distribution: BaseDistribution) 
     raise ConfigurationError(f"{distribution} is a distribution that mqtune does not know")
 
 
-class _Call:
+class _ObjectiveCall:
     def __init__(
         self,
         study: optuna.Study,
@@ -483,11 +486,15 @@ class _Ended(Callback):
         self._ended.append(trial.id)
 
 
-class _Loop:
+class _OptunaLoop:
     """Keeps slots busy, answers objectives, and records ends."""
 
     def __init__(
-        self, call: _Call, limits: _Limits, catch: Sequence[type[Exception]], callbacks: Sequence[StudyCallback]
+        self,
+        call: _ObjectiveCall,
+        limits: _Limits,
+        catch: Sequence[type[Exception]],
+        callbacks: Sequence[StudyCallback],
     ) -> None:
         self._call, self._tuner, self._trials = call, call.tuner, call.trials
         self._study = call.study
@@ -569,7 +576,11 @@ class _Loop:
         was_over, self._over = self._over, self._why_over()
         if self._over and not was_over:
             self._withdraw()
-        while not self._over and len(self._open) < self._room and (limits.n_trials is None or begun < limits.n_trials):
+        while (
+            not self._over
+            and len(self._open) < self._most_open()
+            and (limits.n_trials is None or begun < limits.n_trials)
+        ):
             self._open.add(self._tuner.add({}).id)
             begun += 1
 
@@ -580,9 +591,8 @@ class _Loop:
             return "the time is over"
         return "an objective has failed" if self._error is not None else ""
 
-    @property
-    def _room(self) -> int:
-        """The most unfinished trials. One waits for each slot, so that slots never wait."""
+    def _most_open(self) -> int:
+        """Return the most unfinished trials. One waits for each slot, so that slots never wait."""
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_S:
             self._slots, self._looked_at = self._tuner.slots, now

@@ -32,14 +32,14 @@ class OneSplitTPESampler(TPESampler):
         of_good = self._build_parzen_estimator(study, search_space, good, handle_below=True)
         of_bad = self._build_parzen_estimator(study, search_space, bad, handle_below=False)
         samples = of_good.sample(self._rng.rng, self._n_ei_candidates)
-        found = self._compare(samples, self._compute_acquisition_func(samples, of_good, of_bad))
-        return {name: each.to_external_repr(found[name]) for name, each in search_space.items()}
+        chosen = self._compare(samples, self._compute_acquisition_func(samples, of_good, of_bad))
+        return {name: distribution.to_external_repr(chosen[name]) for name, distribution in search_space.items()}
 
     def divide(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
         """Return the good trials, and the newest bad ones. Running trials are bad."""
         states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-        trials = [each for each in study.get_trials(deepcopy=False, states=states) if each.number != trial.number]
-        ended = sum(each.state is not TrialState.RUNNING for each in trials)
+        trials = [frozen for frozen in study.get_trials(deepcopy=False, states=states) if frozen.number != trial.number]
+        ended = sum(frozen.state is not TrialState.RUNNING for frozen in trials)
         usual = tpe.default_gamma if len(study.directions) == 1 else _GAMMA_OF_SEVERAL
         more: list[bool] = [self._constraints_func is not None] if _ASKS_FOR_CONSTRAINTS else []
         good, bad = tpe._split_trials(study, trials, (self._gamma or usual)(ended), *more)

@@ -116,7 +116,7 @@ def distributions_of(space: Space) -> dict[str, BaseDistribution]:
     Raises:
         ConfigurationError: the space has a user-defined domain.
     """
-    return {path: shown_to_sampler(each, is_named=False).distribution for path, each in space.domains.items()}
+    return {path: shown_to_sampler(domain, is_named=False).distribution for path, domain in space.domains.items()}
 
 
 def is_in(distribution: BaseDistribution, param: object) -> bool:
@@ -131,7 +131,7 @@ def is_in(distribution: BaseDistribution, param: object) -> bool:
                 return False
             return step is None or math.isclose(steps := (param - low) / step, round(steps), abs_tol=1e-6)
         case CategoricalDistribution():
-            return any(is_same(param, each) for each in distribution.choices)
+            return any(is_same(param, choice) for choice in distribution.choices)
     return True
 
 
@@ -139,7 +139,7 @@ def _has_steps(domain: Multiples) -> bool:
     if domain.whole:
         return True
     low, high, step = (
-        Fraction(str(each)) for each in (domain.value(domain.first), domain.value(domain.last), domain.q)
+        Fraction(str(bound)) for bound in (domain.value(domain.first), domain.value(domain.last), domain.q)
     )
     return domain.size <= _MOST_STEPS and (high - low) % step == 0
 
@@ -165,7 +165,7 @@ def _categories(domain: Choice) -> Shown:
 def _are_different(domain: Choice) -> bool:
     """Return whether Optuna can distinguish all options. It can't with 1, 1.0 and True."""
     categories = [_category(option) for option in domain.options]
-    has_nan = any(isinstance(each, float) and math.isnan(each) for each in categories)
+    has_nan = any(isinstance(category, float) and math.isnan(category) for category in categories)
     return not has_nan and len(set(categories)) == len(categories)
 
 
@@ -176,10 +176,10 @@ def _multiple(domain: Multiples, param: float) -> float:
 
 
 def _index(known: Sequence[object], param: object) -> int:
-    found = next((index for index, each in enumerate(known) if is_same(each, param)), None)
-    if found is None:
+    place = next((index for index, value in enumerate(known) if is_same(value, param)), None)
+    if place is None:
         raise SpaceError(f"{param!r} is none of {', '.join(map(repr, known))}")
-    return found
+    return place
 
 
 def _category(value: object) -> bool | int | float | str | None:

@@ -98,10 +98,10 @@ class DeferredStorage(BaseStorage):
         self._pending.clear()
         self._own = {id_: trial for id_, trial in self._own.items() if not trial.state.is_finished()}
 
-    def _later(self, write: _Write, trial_id: int, *what: object) -> None:
+    def _later(self, write: _Write, trial_id: int, *change: object) -> None:
         if not self._pending:
             self._since = time.monotonic()
-        self._pending[trial_id, *what] = write
+        self._pending[trial_id, *change] = write
 
     def take_over(self, trial_id: int) -> FrozenTrial:
         """Return a trial. From now on it runs here, unless it has ended."""

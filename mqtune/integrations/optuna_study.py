@@ -101,8 +101,8 @@ class _StudyFold(Fold):
         constraints = self.experiment.objective.constraints
         if not constraints or not trial.status.is_terminal:
             return {}
-        excesses = (each.excess(trial.last_metrics) for each in constraints)
-        return {EXCESSES: [math.inf if math.isnan(each) else each for each in excesses]}
+        excesses = (constraint.excess(trial.last_metrics) for constraint in constraints)
+        return {EXCESSES: [math.inf if math.isnan(excess) else excess for excess in excesses]}
 
     def _frozen(self, trial: Trial) -> FrozenTrial:
         state, result = self._state(trial)
@@ -114,7 +114,9 @@ class _StudyFold(Fold):
             distributions={self._names[path]: self._shown[path].distribution for path in shown},
             user_attrs=_attributes(trial),
             system_attrs=self._constraints(trial),
-            intermediate_values={step: each for step, (each, *others) in self._values[trial.id].items() if not others},
+            intermediate_values={
+                step: value for step, (value, *others) in self._values[trial.id].items() if not others
+            },
         )
         frozen.datetime_start, frozen.datetime_complete = _local(trial.time_run_started), _local(trial.time_completed)
         return frozen
@@ -176,8 +178,8 @@ def names_of(space: Space, shown: Mapping[str, Shown]) -> dict[str, str]:
     Entries with different distributions at one place have their paths instead.
     """
     shown_at: defaultdict[str, list[object]] = defaultdict(list)
-    for path, each in shown.items():
+    for path, domain in shown.items():
         # A choice and one of its entries may share a place.
-        shown_at[space.places[path]].append(path if isinstance(space.domains[path], Entries) else each.distribution)
-    same = {place for place, entries in shown_at.items() if all(each == entries[0] for each in entries)}
+        shown_at[space.places[path]].append(path if isinstance(space.domains[path], Entries) else domain.distribution)
+    same = {place for place, entries in shown_at.items() if all(entry == entries[0] for entry in entries)}
     return {path: place if (place := space.places[path]) in same else path for path in shown}

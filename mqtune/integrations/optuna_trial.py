@@ -50,7 +50,7 @@ TOOK: Final = "took"
 #: Calls that wait for an answer.
 ASKED: Final = frozenset({"begin", "suggest", "should_prune", "user_attrs", "system_attrs", "constraints", "study"})
 #: Errors with their own type. Others of the driver become RuntimeError.
-_ERRORS: Final = {each.__name__: each for each in (ValueError, TypeError, KeyError, NotImplementedError)}
+_ERRORS: Final = {kind.__name__: kind for kind in (ValueError, TypeError, KeyError, NotImplementedError)}
 #: The study's attributes that an objective may read.
 STUDY: Final = frozenset({"best_value", "best_values", "best_params", "user_attrs"})
 
@@ -77,39 +77,39 @@ def text_with_tuples(distribution: BaseDistribution) -> str:
     text = distribution_to_json(distribution)
     if not (
         isinstance(distribution, CategoricalDistribution)
-        and any(isinstance(each, tuple | list) for each in distribution.choices)
+        and any(isinstance(choice, tuple | list) for choice in distribution.choices)
     ):
         return text
-    return json.dumps({**json.loads(text), "choices": [_with_tuples(each) for each in distribution.choices]})
+    return json.dumps({**json.loads(text), "choices": [_with_tuples(choice) for choice in distribution.choices]})
 
 
 def distribution_of(text: str, *, keep_tuples: bool) -> BaseDistribution:
     """Decode ``text_with_tuples``. Without *keep_tuples*, tuples become lists."""
     said = json.loads(text)
     if keep_tuples and "choices" in said:
-        return CategoricalDistribution([_as_told(each) for each in said["choices"]])
+        return CategoricalDistribution([_as_told(choice) for choice in said["choices"]])
     return json_to_distribution(text)
 
 
 def _with_tuples(value: object) -> object:
     match value:
         case tuple():
-            return {"tuple": [_with_tuples(each) for each in value]}
+            return {"tuple": [_with_tuples(item) for item in value]}
         case list():
-            return [_with_tuples(each) for each in value]
+            return [_with_tuples(item) for item in value]
         case dict():
-            return {"dict": {key: _with_tuples(each) for key, each in value.items()}}
+            return {"dict": {key: _with_tuples(item) for key, item in value.items()}}
     return value
 
 
 def _as_told(value: Any) -> Any:
     match value:
         case {"tuple": entries}:
-            return tuple(_as_told(each) for each in entries)
+            return tuple(_as_told(entry) for entry in entries)
         case {"dict": entries}:
-            return {key: _as_told(each) for key, each in entries.items()}
+            return {key: _as_told(entry) for key, entry in entries.items()}
         case list():
-            return [_as_told(each) for each in value]
+            return [_as_told(item) for item in value]
     return value
 
 
@@ -118,7 +118,7 @@ class StudyView:
 
     def __init__(self, name: str, directions: Sequence[str]) -> None:
         self.study_name = name
-        self.directions = [StudyDirection[each] for each in directions]
+        self.directions = [StudyDirection[direction] for direction in directions]
 
     @property
     def direction(self) -> StudyDirection:
@@ -361,7 +361,7 @@ def as_trainable(objective: Callable[[Trial], object]) -> Callable[[Config], Non
 def _end(trial: WorkerTrial, value: object) -> None:
     """Report an objective's result. The study validates it."""
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    numbers = [_as_number(each) for each in values]
+    numbers = [_as_number(number) for number in values]
     only = {"value": numbers[0]} if len(numbers) == 1 and isinstance(numbers[0], float) else {}
     trial.tell("end", state="", values=numbers, **{PARAMETERS: _shown(trial)}, **only)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from mqtune.extend import ConfigurationError, install_command
-from mqtune.integrations.in_trials import Reports, fetched_checkpoint
+from mqtune.integrations.in_trials import CallbackReports, fetched_checkpoint
 
 try:
     from sklearn.base import BaseEstimator
@@ -58,7 +58,7 @@ class Rounds:
         self._validation = validation
         self._scoring = scoring
         self._storage = storage
-        self._reports = Reports(None, checkpoint_every)
+        self._reports = CallbackReports(None, checkpoint_every)
 
     def partial_fit(
         self, estimator: BaseEstimator, features: object, targets: object, *, rounds: int, **parameters: object

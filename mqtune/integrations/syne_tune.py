@@ -36,7 +36,7 @@ from mqtune.extend import (
     is_number,
     parameter,
 )
-from mqtune.integrations.syne_tune_backend import CeleryBackend as CeleryBackend  # noqa: PLC0414 - this module's too
+from mqtune.integrations.syne_tune_backend import MqtuneBackend as MqtuneBackend  # noqa: PLC0414 - this module's too
 from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_name
 from mqtune.schedulers import Action, Decision, Fork, Release, Resume, Scheduler, Start, Wait
 from mqtune.search import WAIT, Searcher
@@ -70,7 +70,7 @@ def config_space(space: Space | dict[str, object]) -> dict[str, Any]:
     """
     whole = space if isinstance(space, Space) else Space(space)
     described: dict[str, Any] = whole.describe()
-    constants = {path: each["constant"] for path, each in described.items() if "constant" in each}
+    constants = {path: domain["constant"] for path, domain in described.items() if "constant" in domain}
     return constants | _domains(whole, _parameters(whole))
 
 
@@ -112,7 +112,7 @@ def _plain(domain: Domain) -> type | None:
     if not isinstance(domain, Choice) or isinstance(domain, Ordinal):
         return None
     kind = type(domain.options[0])
-    return kind if kind in _PLAIN and all(type(each) is kind for each in domain.options) else None
+    return kind if kind in _PLAIN and all(type(option) is kind for option in domain.options) else None
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class _Suggestion:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _OpenTrial:
     """An unfinished trial, as Syne Tune knows it."""
 
     theirs: TheirTrial
@@ -187,7 +187,7 @@ class SyneTuneScheduler(Scheduler):
         self._time = next(self._attributes(*_TIME_NAMES), "")
         self._end = next(self._attributes(*_END_NAMES), math.inf)
         self.searcher = _Suggestions(self)
-        self._progress: dict[TrialId, _Progress] = {}
+        self._progress: dict[TrialId, _OpenTrial] = {}
         #: Every trial by Syne Tune's number, from 0.
         self._trials: dict[int, Trial] = {}
         self._next = 0
@@ -208,7 +208,7 @@ class SyneTuneScheduler(Scheduler):
         """Yield these attributes of the scheduler and of those it wraps."""
         owner = self._scheduler
         while owner is not None:
-            yield from (found for name in names if (found := getattr(owner, name, None)) is not None)
+            yield from (attribute for name in names if (attribute := getattr(owner, name, None)) is not None)
             owner = getattr(owner, "scheduler", None)
 
     def _steer_searcher(self) -> None:
@@ -272,11 +272,11 @@ class SyneTuneScheduler(Scheduler):
         Raises:
             ConfigurationError: it uses others, or is bound already.
         """
-        names, modes = (_as_list(each()) for each in (self._scheduler.metric_names, self._scheduler.metric_mode))
+        names, modes = (_as_list(ask()) for ask in (self._scheduler.metric_names, self._scheduler.metric_mode))
         known = dict(zip(names, modes * len(names) if len(modes) == 1 else modes, strict=True))
         wanted = self.objective or Objective.of(metric, cast("Mode", mode))
         if not dict(zip(wanted.metrics, wanted.modes, strict=True)).items() <= known.items():
-            shown = " and ".join(f"metric={name!r}, mode={each!r}" for name, each in known.items())
+            shown = " and ".join(f"metric={name!r}, mode={known_mode!r}" for name, known_mode in known.items())
             raise ConfigurationError(
                 f"SyneTuneScheduler: {self._name} goes by {shown}, and the Tuner by metric={wanted.metric!r}, mode={wanted.mode!r}; "
                 "give both the same"
@@ -329,7 +329,11 @@ class SyneTuneScheduler(Scheduler):
         """Report an end that Syne Tune has not decided itself."""
         self._is_news = True
         progress = self._progress.pop(trial.id)
-        self._suggested = [each for each in self._suggested if each.is_new or self._trials[each.number] is not trial]
+        self._suggested = [
+            suggested
+            for suggested in self._suggested
+            if suggested.is_new or self._trials[suggested.number] is not trial
+        ]
         if progress.has_diverged or trial.status in (TrialStatus.FAILED, TrialStatus.ABANDONED):
             self._scheduler.on_trial_error(progress.theirs)
         elif progress.decision is CONTINUE and trial.status is TrialStatus.COMPLETED and progress.told:
@@ -340,7 +344,7 @@ class SyneTuneScheduler(Scheduler):
     def choose(self, *, can_start: bool) -> _Answer:
         """Return Syne Tune's suggestion. It is asked again once that is queued."""
         while True:
-            self._suggested = [each for each in self._suggested if self._can_be(each)]
+            self._suggested = [suggested for suggested in self._suggested if self._can_be(suggested)]
             for suggestion in self._suggested:
                 choice = self._choice(suggestion, can_start=can_start)
                 if choice is not None:
@@ -371,8 +375,10 @@ class SyneTuneScheduler(Scheduler):
 
     def _leftover(self) -> _Answer:
         """Return a release if no paused trial can be resumed any more."""
-        paused = [id_ for id_, each in self._progress.items() if each.is_paused and each.decision is not CONTINUE]
-        if paused and all(each.is_paused for each in self._progress.values()):
+        paused = [
+            id_ for id_, progress in self._progress.items() if progress.is_paused and progress.decision is not CONTINUE
+        ]
+        if paused and all(progress.is_paused for progress in self._progress.values()):
             return Release(paused[0], f"{self._name} does not resume it, and no other trial is under way")
         return Wait(f"no new trial can start, and {self._name} resumes none")
 
@@ -381,7 +387,7 @@ class SyneTuneScheduler(Scheduler):
         if self._slow is None and not any(map(_is_plain_start, self._suggested)):
             self._ask(may_start=True)
         later = WAIT if self._slow and self._slow.is_asked else None
-        return next((each.config for each in self._suggested if _is_plain_start(each)), later)
+        return next((suggested.config for suggested in self._suggested if _is_plain_start(suggested)), later)
 
     def _ask(
         self, *, may_start: bool = True, given: Config | None = None, asks_again: bool = False
@@ -428,10 +434,12 @@ class SyneTuneScheduler(Scheduler):
     def _flat(self, config: Config) -> dict[str, Any]:
         """Return a config in Syne Tune's form."""
         values = self._space.values(config)
-        return values | {path: each.to_param(values[path]) for path, each in self._parameters.items()}
+        return values | {path: parameter.to_param(values[path]) for path, parameter in self._parameters.items()}
 
     def _config(self, flat: dict[str, Any]) -> Config:
-        return self._space.config_of({path: each.to_value(flat[path]) for path, each in self._parameters.items()})
+        return self._space.config_of(
+            {path: parameter.to_value(flat[path]) for path, parameter in self._parameters.items()}
+        )
 
     def queued(self, trial: Trial, *, was_suggested: bool) -> None:
         """Record a queued attempt. *was_suggested*: an earlier driver got it from Syne Tune."""
@@ -444,19 +452,26 @@ class SyneTuneScheduler(Scheduler):
     def _begin(self, trial: Trial, *, was_suggested: bool) -> None:
         """Add a new trial, which is suggested now if not before."""
         parent = trial.attempt.source
-        source = next((number for number, each in self._trials.items() if each.id == parent), None)
+        source = next((number for number, known in self._trials.items() if known.id == parent), None)
         wanted = fingerprint(trial.config)
-        found = next((each for each in self._suggested if each.is_new and fingerprint(each.config) == wanted), None)
-        if found is None:
-            found = self._ask(given=trial.config, asks_again=was_suggested)
-            while found is not None and not (found.is_new and found.source in (None, source)):
-                found = self._ask(given=trial.config, asks_again=was_suggested)
-        if found is not None:
-            self._suggested.remove(found)
-        number = self._new_number() if found is None else found.number
+        suggestion = next(
+            (
+                suggested
+                for suggested in self._suggested
+                if suggested.is_new and fingerprint(suggested.config) == wanted
+            ),
+            None,
+        )
+        if suggestion is None:
+            suggestion = self._ask(given=trial.config, asks_again=was_suggested)
+            while suggestion is not None and not (suggestion.is_new and suggestion.source in (None, source)):
+                suggestion = self._ask(given=trial.config, asks_again=was_suggested)
+        if suggestion is not None:
+            self._suggested.remove(suggestion)
+        number = self._new_number() if suggestion is None else suggestion.number
         theirs = TheirTrial(number, self._flat(trial.config), datetime.fromtimestamp(trial.attempt.queued_at, UTC))
         self._trials[number] = trial
-        self._progress[trial.id] = _Progress(theirs)
+        self._progress[trial.id] = _OpenTrial(theirs)
         self._scheduler.on_trial_add(theirs)
         if self._slow and self._slow.is_worth_prefetching:
             self._waits([self._next] if self._takes_number else [])
@@ -465,18 +480,18 @@ class SyneTuneScheduler(Scheduler):
         self._next += 1
         return self._next - 1
 
-    def _go_on(self, trial: Trial, progress: _Progress) -> None:
+    def _go_on(self, trial: Trial, progress: _OpenTrial) -> None:
         """Resume a paused trial, by a suggestion or a person's request."""
         progress.is_paused = False
         if progress.decision is CONTINUE:
             return
         progress.decision, number = CONTINUE, progress.theirs.trial_id
-        while not any(not each.is_new and each.number == number for each in self._suggested):
+        while not any(not suggested.is_new and suggested.number == number for suggested in self._suggested):
             if self._ask(may_start=False) is None:
                 # Later reports are not passed on.
                 progress.time = math.inf
                 return
-        self._suggested = [each for each in self._suggested if each.is_new or each.number != number]
+        self._suggested = [suggested for suggested in self._suggested if suggested.is_new or suggested.number != number]
         progress.theirs.config = self._flat(trial.config)
 
     def describe(self) -> Description:

@@ -100,7 +100,7 @@ class _Handed(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownTrial:
     """A Syne Tune trial: its mqtune id, and its processed reports."""
 
     id: TrialId
@@ -113,7 +113,7 @@ class _Known:
     is_stopped: bool = False
 
 
-class CeleryBackend(TrialBackend):
+class MqtuneBackend(TrialBackend):
     """Runs the trials of Syne Tune's own ``Tuner`` on mqtune's workers, like ``LocalBackend``.
 
     - *Results* come in the journal's order. A trial paused on one resumes from its checkpoint at that time; later
@@ -171,7 +171,7 @@ class CeleryBackend(TrialBackend):
     ) -> None:
         super().__init__(delete_checkpoints=delete_checkpoints, pass_args_as_json=pass_args_as_json)
         if (entry_point is None) is (tune_function is None):
-            raise ConfigurationError("give CeleryBackend an entry_point or a tune_function, and not both")
+            raise ConfigurationError("give MqtuneBackend an entry_point or a tune_function, and not both")
         self._use(entry_point, tune_function)
         self._broker = broker
         how = "json" if pass_args_as_json else process.pass_config
@@ -186,7 +186,7 @@ class CeleryBackend(TrialBackend):
         self._slots: int | None = None
         #: The metric that distinguishes a rerun trial's new reports.
         self._time = ITERATION
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownTrial] = {}
         self._numbers: dict[TrialId, int] = {}
         #: The trials whose checkpoints new ones start with.
         self._sources: dict[int, int] = {}
@@ -263,7 +263,7 @@ class CeleryBackend(TrialBackend):
             )
             self._is_open = True
             self._shelved.clear()
-            self._missed = deque(each for each in self._reported(self._tuner) if not self._shelve(each))
+            self._missed = deque(result for result in self._reported(self._tuner) if not self._shelve(result))
         return self._tuner
 
     def _look(self) -> Tuner:
@@ -319,10 +319,10 @@ class CeleryBackend(TrialBackend):
         source = self._sources.pop(trial_id, None)
         if source is None:
             return ""
-        found = self._record(source)
-        if not found.checkpoint:
+        record = self._record(source)
+        if not record.checkpoint:
             logger.warning("trial %d has no checkpoint for trial %d, which begins from scratch", source, trial_id)
-        return found if found.checkpoint else ""
+        return record if record.checkpoint else ""
 
     def _start(self, trial_id: int, config: dict[str, Any], source: Trial | str) -> None:
         """Stage a trial, or adopt an earlier Tuner's with this number."""
@@ -338,7 +338,7 @@ class CeleryBackend(TrialBackend):
                 "trial %d of experiment %s has another config now; what it had is stopped", trial_id, self._name
             )
             _try(tuner.trial(trial).stop)
-        known = _Known(trial.id) if before is None else replace(before, id=trial.id, reports=0, attempt=0)
+        known = _KnownTrial(trial.id) if before is None else replace(before, id=trial.id, reports=0, attempt=0)
         self._known[trial_id], self._numbers[trial.id] = known, trial_id
         self._unshelve(trial.id)
 
@@ -435,13 +435,13 @@ class CeleryBackend(TrialBackend):
                 results = self._new_results(asked)
                 break
         results += self._look_ahead(asked)
-        found = {}
+        new_results = {}
         for number in asked:
             told = self._update(number)
-            found[number] = (TheirTrial(number, told.config, told.creation_time), told.status)
+            new_results[number] = (TheirTrial(number, told.config, told.creation_time), told.status)
         self._adopted = {number for number in self._adopted if self._trial_dict[number].status in BUSY_STATUS}
         self._handed_at = time.monotonic()
-        return found, results
+        return new_results, results
 
     def _set_share(self) -> None:
         took_s = time.monotonic() - self._handed_at
@@ -458,9 +458,9 @@ class CeleryBackend(TrialBackend):
 
     def _look_ahead(self, asked: dict[int, None]) -> list[tuple[int, _Result]]:
         """Return results of later reports, up to a trial that Syne Tune does not await."""
-        found: list[tuple[int, _Result]] = []
+        results: list[tuple[int, _Result]] = []
         if not self._handed or self._missed or self._share == 1:
-            return found
+            return results
         counts: dict[int, int] = {}
         for report in self._open().reports_ahead(self._share - 1):
             number = self._numbers.get(report.trial)
@@ -469,16 +469,16 @@ class CeleryBackend(TrialBackend):
             counts[number] = (counts.get(number) or self._record(number).reports) + 1
             told = _Told(next(self._places), counts[number], report)
             if (result := self._take(number, told)) is not None:
-                found.append((number, result))
+                results.append((number, result))
                 self._last_metric_seen_index[number] += 1
-        return found
+        return results
 
     def _stand_at(self, number: int, result: _Result | None) -> None:
         """Move the driver to a decided result's report. Drop the trial's later ones."""
         if not self._handed:
             return
-        is_told = (each for each in self._handed if each.number == number and each.result is not None)
-        decided = next((each for each in is_told if each.result is result or each.result == result), None)
+        is_told = (handed for handed in self._handed if handed.number == number and handed.result is not None)
+        decided = next((told for told in is_told if told.result is result or told.result == result), None)
         if decided is not None:
             self._come_to(decided)
             known = self._known[number]
@@ -486,7 +486,7 @@ class CeleryBackend(TrialBackend):
             del known.results[decided.results :]
             self._last_metric_seen_index[number] = decided.results
         stands, *others = self._handed
-        self._handed = deque([stands, *(each for each in others if each.number != number)])
+        self._handed = deque([stands, *(other for other in others if other.number != number)])
 
     def _come_to(self, handed: _Handed) -> None:
         while self._handed[0] is not handed:
@@ -500,13 +500,13 @@ class CeleryBackend(TrialBackend):
             self._handed.clear()
 
     def _new_results(self, asked: dict[int, None]) -> list[tuple[int, _Result]]:
-        found = []
+        results = []
         for number in asked:
             known, seen = self._known[number], self._last_metric_seen_index[number]
             if len(known.results) > seen and not (known.is_paused or known.is_stopped):
-                found += [(number, result) for result in known.results[seen:]]
+                results += [(number, result) for result in known.results[seen:]]
                 self._last_metric_seen_index[number] = len(known.results)
-        return sorted(found, key=lambda each: each[1][ST_WORKER_TIMESTAMP])
+        return sorted(results, key=lambda pair: pair[1][ST_WORKER_TIMESTAMP])
 
     def _is_news(self, asked: dict[int, None]) -> bool:
         return any(self._status(number) != self._trial_dict[number].status for number in asked)
@@ -530,13 +530,13 @@ class CeleryBackend(TrialBackend):
         deadline = time.monotonic() + _WAIT_S
         while self._take_next(0) and time.monotonic() < deadline:
             pass
-        found = []
+        results = []
         for number in trial_ids:
             if number in self._trial_dict:
                 told, ended_at = self._update(number), self._record(number).attempt.ended_at
                 end = None if ended_at is None else datetime.fromtimestamp(ended_at)  # noqa: DTZ006 - as Syne Tune's are
-                found.append(told.add_results(told.metrics, told.status, end))
-        return found
+                results.append(told.add_results(told.metrics, told.status, end))
+        return results
 
     def busy_trial_ids(self) -> list[tuple[int, str]]:
         """Return busy trials, and those whose process has not ended."""
@@ -590,7 +590,7 @@ class CeleryBackend(TrialBackend):
         self._handed.append(_Handed(number, result, len(known.results), known.reports, known.reached))
         return result
 
-    def _result(self, known: _Known, told: _Told) -> _Result | None:
+    def _result(self, known: _KnownTrial, told: _Told) -> _Result | None:
         report, known.reports = told.report, told.ordinal
         reached: Any = report.metrics.get(self._time)
         if is_number(reached):
@@ -617,7 +617,7 @@ class CeleryBackend(TrialBackend):
 def _time_of(scheduler: Any) -> Iterator[str]:
     """Yield the time keys of a scheduler and of those it wraps."""
     while scheduler is not None:
-        yield from (found for name in _TIME_NAMES if isinstance(found := getattr(scheduler, name, None), str))
+        yield from (time_attr for name in _TIME_NAMES if isinstance(time_attr := getattr(scheduler, name, None), str))
         scheduler = getattr(scheduler, "scheduler", None)
 
 

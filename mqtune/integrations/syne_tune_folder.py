@@ -124,11 +124,11 @@ def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: A
     by_trial: dict[str, list[dict[str, str]]] = {}
     for row in rows:
         by_trial.setdefault(row.get("trial_id", ""), []).append(row)
-    return Foreign("syne-tune", path.name, metrics, mode_, [_trial(each, began) for each in by_trial.values()])
+    return Foreign("syne-tune", path.name, metrics, mode_, [_trial(rows, began) for rows in by_trial.values()])
 
 
 def _table_of(path: Path) -> Path | None:
-    return next((each for name in (f"{_TABLE}.zip", _TABLE) if (each := path / name).is_file()), None)
+    return next((table for name in (f"{_TABLE}.zip", _TABLE) if (table := path / name).is_file()), None)
 
 
 def _read_table(path: Path) -> Iterator[dict[str, str]]:

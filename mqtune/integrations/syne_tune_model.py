@@ -122,9 +122,9 @@ class SlowSearcher:
     def _ponder(self, arguments: tuple[object, ...], options: Flat) -> None:
         self._thread = threading.get_ident()
         begin = time.monotonic()
-        found = self._suggest(*arguments, **options)
+        suggestion = self._suggest(*arguments, **options)
         self._took_s = time.monotonic() - begin
-        self._found.append(found)
+        self._found.append(suggestion)
 
     def _later(self, method: Callable[..., object]) -> Callable[..., None]:
         def told(*arguments: object, **options: object) -> None:
@@ -147,11 +147,11 @@ class _Probe:
     def __getattr__(self, name: str) -> object:
         if name in _SUGGEST:
             return self._ask
-        found = getattr(self._searcher, name)
+        attribute = getattr(self._searcher, name)
         if name in _TOLD:
             return lambda *_, **__: None
         if name in _FIXED:
-            return found
+            return attribute
         raise _Answers
 
     def _ask(self, *arguments: object, **options: object) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mqtune.extend import ConfigurationError, install_command
-from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
+from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -28,7 +28,7 @@ class MqtuneCallback(TrainerCallback):
     """
 
     def __init__(self, metrics: Metrics = None, *, checkpoint_every: int = 0) -> None:
-        self._reports = Reports(metrics, checkpoint_every)
+        self._reports = CallbackReports(metrics, checkpoint_every)
         self._logged: dict[str, object] = {}
         self._is_training = self._has_evaluated = False
 

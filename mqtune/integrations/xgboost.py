@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.extend import ConfigurationError, install_command
-from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
+from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
 
 try:
     from xgboost import Booster
@@ -36,7 +36,7 @@ class MqtuneCallback(TrainingCallback):
 
     def __init__(self, metrics: Metrics = None, *, checkpoint_every: int = 0) -> None:
         super().__init__()
-        self._reports = Reports(metrics, checkpoint_every)
+        self._reports = CallbackReports(metrics, checkpoint_every)
         folder = fetched_checkpoint()
         self.checkpoint = None if folder is None else str(folder / _FILE)
         self.rounds = 0 if folder is None else Booster(model_file=self.checkpoint).num_boosted_rounds()

@@ -166,7 +166,7 @@ class Unclaimed(NamedTuple):
     importing_s: float | None = None
 
 
-class UnderWay(NamedTuple):
+class AttemptCheck(NamedTuple):
     """Whether each of some attempts is under way, and the newest entry's id then, or empty."""
 
     newest: str
@@ -364,7 +364,7 @@ class Journal(ABC):
         """Return the names of the seats whose lease has expired."""
 
     @abstractmethod
-    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> AttemptCheck:
         """Return which of these attempts are under way, and repair their bookkeeping.
 
         An attempt that is only missing from the leases, with *lease_s* seconds, or from the unclaimed attempts, returns
@@ -402,8 +402,8 @@ class Journal(ABC):
 
     def first(self) -> Entry | None:
         """Return the experiment's first entry, which the server keeps, or None."""
-        found = self.read(START.entry, count=1)
-        return found[0] if found else None
+        entries = self.read(START.entry, count=1)
+        return entries[0] if entries else None
 
     @abstractmethod
     def holds(self, entry: str) -> bool:
@@ -556,7 +556,7 @@ _ENTRY_TIME: Final = re.compile(r"(\d{1,20})-", re.ASCII)
 
 def entry_time(entry: str) -> float:
     """Return the server's time of an entry, in seconds since the epoch; 0 for a malformed id."""
-    return int(found[1]) / 1000 if (found := _ENTRY_TIME.match(entry)) else 0.0
+    return int(matched[1]) / 1000 if (matched := _ENTRY_TIME.match(entry)) else 0.0
 
 
 def entry_order(entry: str) -> tuple[int, int]:

@@ -54,7 +54,7 @@ def decode_chapters(data: bytes | None) -> list[Chapter]:
     Raises:
         MessageVersionError: a line is malformed.
     """
-    found = []
+    chapters = []
     for line in (data or b"").splitlines():
         try:
             id_, first, last, entries, size = line.decode().split(" ")
@@ -64,11 +64,11 @@ def decode_chapters(data: bytes | None) -> list[Chapter]:
             is_sound = False
         if not is_sound:
             raise MessageVersionError(f"{line[:100]!r} is no chapter of a journal: something else has written to it")
-        found.append(chapter)
-    return found
+        chapters.append(chapter)
+    return chapters
 
 
-class Cut(NamedTuple):
+class PackedChapter(NamedTuple):
     """A chapter from a journal's copy, the bytes of its file, and its end's offset in the copy."""
 
     chapter: Chapter
@@ -76,7 +76,7 @@ class Cut(NamedTuple):
     end: int
 
 
-def cut_chapters(copy: Path, offset: int, size: int) -> Iterator[Cut]:
+def cut_chapters(copy: Path, offset: int, size: int) -> Iterator[PackedChapter]:
     """Yield the chapters of a copy, from an offset on, each of *size* bytes or a little more.
 
     A rest that is too short for one is left. Two drivers make the same files from the same entries.
@@ -92,7 +92,7 @@ def cut_chapters(copy: Path, offset: int, size: int) -> Iterator[Cut]:
             if filled >= size:
                 raw.seek(offset)
                 data = raw.read(end - offset)
-                yield Cut(Chapter(_id(entry.id, data), first, entry.id, count, filled), data, end)
+                yield PackedChapter(Chapter(_id(entry.id, data), first, entry.id, count, filled), data, end)
                 offset, first, count, filled = end, "", 0, 0
 
 
@@ -101,7 +101,7 @@ def _id(last: str, data: bytes) -> CheckpointId:
     return CheckpointId(f"{_BEGINS}{last.replace('-', '.')}.{hashlib.sha256(data).hexdigest()}")
 
 
-def keep_chapter(store: CheckpointStore, cut: Cut) -> None:
+def keep_chapter(store: CheckpointStore, cut: PackedChapter) -> None:
     """Save a chapter in a store, on its disk, unless the store has it.
 
     Raises:
@@ -152,12 +152,12 @@ def _answered(url: str, read: Callable[[], T], answer_s: float) -> T:
         _reading[url] = time.monotonic()
     threading.Thread(target=work, name="mqtune-chapter", daemon=True).start()
     try:
-        found, error = outcome.get(timeout=answer_s)
+        content, error = outcome.get(timeout=answer_s)
     except Empty:
         raise StoreUnavailable(f"its store has not answered for {answer_s:.0f} s") from None
     if error is not None:
         raise error
-    return cast("T", found)
+    return cast("T", content)
 
 
 class ChapterReader:
@@ -184,18 +184,18 @@ class ChapterReader:
         Raises:
             ChapterUnavailable: a chapter can't be read.
         """
-        found: list[Entry] = []
-        while len(found) < count:
-            part = self._read_on(after, count - len(found))
+        entries: list[Entry] = []
+        while len(entries) < count:
+            part = self._read_on(after, count - len(entries))
             if not part:
-                there, head = read_server(after, count - len(found), not found)
+                on_server, head = read_server(after, count - len(entries), not entries)
                 # It was read together with the entries, so none can have left in between.
                 if not head or entry_order(after) >= entry_order(head):
-                    return found + there if found else there
-                part = self._turn_to(after)[: count - len(found)]
-            found += part
+                    return entries + on_server if entries else on_server
+                part = self._turn_to(after)[: count - len(entries)]
+            entries += part
             after = part[-1].id
-        return found
+        return entries
 
     def has(self, entry: str) -> bool:
         """Return whether a chapter has an entry.
@@ -212,8 +212,8 @@ class ChapterReader:
             return True
         with self._lock:
             entries = self._entries(chapters[at])
-        found = bisect_left(entries, place, key=_order)
-        return found < len(entries) and entries[found].id == entry
+        position = bisect_left(entries, place, key=_order)
+        return position < len(entries) and entries[position].id == entry
 
     def _read_on(self, after: str, count: int) -> list[Entry]:
         """Return the entries after an id from the open chapter, or close it if it lacks that id."""

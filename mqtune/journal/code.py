@@ -73,8 +73,8 @@ class CodeExchange:
 
         Return None if there is no such bundle.
         """
-        found = self._get(digest + _SIGNATURE)
-        return None if found is None else found.decode(errors="replace")
+        signature = self._get(digest + _SIGNATURE)
+        return None if signature is None else signature.decode(errors="replace")
 
     def bundle(self, digest: str) -> Bundle | None:
         """Return the bundle of a digest, unchecked.

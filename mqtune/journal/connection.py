@@ -40,7 +40,7 @@ class _Packer(HiredisRespSerializer):
 
     def pack(self, *args: object) -> list[bytes]:
         """Return the bytes of a command that has texts, bytes and numbers alone, as all of ours do."""
-        texts = tuple([each if type(each) in _PACKED_AS_IT_IS else _as_text(each) for each in args])
+        texts = tuple([argument if type(argument) in _PACKED_AS_IT_IS else _as_text(argument) for argument in args])
         # A name of two words has two parts.
         if " " not in str(texts[0]):
             with contextlib.suppress(TypeError):
@@ -103,7 +103,7 @@ def _identity(connection: Any) -> bytes:
     """
     connection.send_packed_command(connection.pack_commands([("INFO", "server"), ("INFO", "replication")]))
     answers = [_answer_or_error(connection) for _ in range(2)]
-    info = b"\n".join(each for each in answers if isinstance(each, bytes))
+    info = b"\n".join(answer for answer in answers if isinstance(answer, bytes))
     return b" ".join(re.findall(rb"^(?:run_id|master_replid):\w+", info, re.MULTILINE))
 
 
@@ -388,7 +388,7 @@ def celery_url(url: str) -> str:
     if "path" in address:
         return f"redis+socket://{login}{quote(address['path'])}?virtual_host={address['db']}"
     if (sentinels := address.get("sentinels")) is not None:
-        return ";".join(f"sentinel://{login}{shown_host(*each)}/{address['db']}" for each in sentinels.hosts)
+        return ";".join(f"sentinel://{login}{shown_host(*host)}/{address['db']}" for host in sentinels.hosts)
     options = celery_tls(url)
     query = f"?{urlencode(options)}" if options else ""
     place = shown_host(address["host"], address["port"])
@@ -472,10 +472,10 @@ def _parse(url: str) -> dict[str, Any]:
 
 def _parse_sentinels(url: str) -> Options:
     try:
-        found, plain = Sentinels.parsed(url)
+        sentinels, plain = Sentinels.parsed(url)
     except ValueError as error:
         raise ConfigurationError(f"the broker URL {redact(url)} can't be read: {error} Give {sentinel.FORM}") from None
-    return {**_parse(plain), "sentinels": found}
+    return {**_parse(plain), "sentinels": sentinels}
 
 
 def _split(url: str) -> SplitResult:
@@ -605,8 +605,8 @@ def _without_password(text: str, url: str) -> str:
 
 def _check_version(info: Mapping[str, object], url: str) -> None:
     version = str(info.get("redis_version", ""))
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found and (int(found[1]), int(found[2])) < OLDEST_VERSION:
+    matched = re.match(r"(\d+)\.(\d+)", version)
+    if matched and (int(matched[1]), int(matched[2])) < OLDEST_VERSION:
         oldest = ".".join(map(str, OLDEST_VERSION))
         raise BrokerTooOld(
             f"the Redis at {redact(url)} is version {version}; mqtune needs {oldest} or later, or any Valkey"
@@ -636,7 +636,7 @@ def _warn_of_open_doors(url: str) -> None:
     if not address.get("password") and "ssl_certfile" not in address:
         _logger.warning(
             "the Redis at %s lets everybody in who reaches it: they can stop trials, and start whatever is below a "
-            "worker's code root; set a password, or make accounts with what `mqtune acl` prints",
+            "worker's code root; set a password, or make accounts with what `mqtune fleet acl` prints",
             redact(url),
             extra={"action": "broker_is_open"},
         )

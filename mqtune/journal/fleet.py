@@ -186,13 +186,13 @@ class Fleet:
             self._retrying(remove)
             self.announce(worker, "left")
 
-    def announce(self, worker: str, what: str) -> None:
+    def announce(self, worker: str, change: str) -> None:
         """Wake all drivers: a worker has joined, left, or changed its description."""
 
         def add() -> None:
             # Drivers look by themselves, too; a heartbeat must not wait until a full server has room.
             with contextlib.suppress(redis.exceptions.OutOfMemoryError):
-                self._client.xadd(FLEET, {"worker": worker, "what": what}, maxlen=FLEET_LENGTH)
+                self._client.xadd(FLEET, {"worker": worker, "what": change}, maxlen=FLEET_LENGTH)
 
         self._retrying(add)
 
@@ -205,15 +205,15 @@ class Fleet:
             names = _texts(self._client.zrangebyscore(WORKERS, f"({seconds * 1000}", "+inf"))
             return list(self._client.mget([worker_key(name) for name in names])) if names else []
 
-        found = {}
+        workers = {}
         for data in self._retrying(look):
             try:
                 if data is not None:
-                    found[data] = self._found.get(data) or WorkerInfo.decode(data)
+                    workers[data] = self._found.get(data) or WorkerInfo.decode(data)
             except MessageVersionError as error:
                 logger.warning("a worker is left out: %s", error)
-        self._found = found
-        return sorted(found.values(), key=lambda info: info.name)
+        self._found = workers
+        return sorted(workers.values(), key=lambda info: info.name)
 
     def waiting(self, queue: str) -> int:
         """Return how many Celery messages wait in a queue."""
@@ -221,8 +221,8 @@ class Fleet:
 
     def queued(self, queue: str) -> list[dict[str, object]] | None:
         """Return the headers of the Celery messages in a queue; None if there are too many."""
-        found = list(chain.from_iterable(self._of_each_list(list[bytes], queue, "lrange", 0, MAX_QUEUE_SCAN)))
-        return None if len(found) > MAX_QUEUE_SCAN else [_headers(message) for message in found]
+        messages = list(chain.from_iterable(self._of_each_list(list[bytes], queue, "lrange", 0, MAX_QUEUE_SCAN)))
+        return None if len(messages) > MAX_QUEUE_SCAN else [_headers(message) for message in messages]
 
     def _of_each_list(self, _: type[T], queue: str, command: str, *args: int) -> list[T]:
         """Return the answers, of this type, to a command for each of the lists of a queue."""
@@ -276,13 +276,13 @@ class Fleet:
 
 def _texts(names: list[bytes]) -> list[str]:
     """Return the names of workers, without malformed ones."""
-    found = []
+    texts = []
     for name in names:
         try:
-            found.append(name.decode())
+            texts.append(name.decode())
         except UnicodeDecodeError:
             logger.warning("a worker is left out: its name is %r", name[:100])
-    return found
+    return texts
 
 
 def _headers(message: bytes) -> dict[str, object]:
@@ -308,7 +308,7 @@ def _decoded_wish(data: bytes) -> tuple[bytes, dict[str, str]]:
     """
     try:
         mark, disabled = decode_value(data) if data else (b"", {})
-        if type(mark) is bytes and all(type(each) is str for pair in disabled.items() for each in pair):
+        if type(mark) is bytes and all(type(text) is str for pair in disabled.items() for text in pair):
             return mark, disabled
     except (ValueError, TypeError, AttributeError):
         pass
@@ -349,7 +349,7 @@ class ControlChannel:
         hint = self._rest.popleft()
         try:
             experiment, trial, attempt, answer = hint
-            if [type(each) for each in (experiment, trial, attempt, answer)] != [str, str, int, str]:
+            if [type(part) for part in (experiment, trial, attempt, answer)] != [str, str, int, str]:
                 raise TypeError
         except (ValueError, TypeError):
             logger.warning("an unreadable hint on %s: %s", self._channel, reprlib.repr(hint))

@@ -22,10 +22,10 @@ def identity_of(client: RedisClient, *, patience_s: float) -> str:
     It is empty if it is missing, or the account may not ask.
     """
     try:
-        found = retrying(lambda: client.get(IDENTITY), patience_s=patience_s)
+        identity = retrying(lambda: client.get(IDENTITY), patience_s=patience_s)
     except AccessDenied:
         return ""
-    return found.decode(errors="replace") if isinstance(found, bytes) else ""
+    return identity.decode(errors="replace") if isinstance(identity, bytes) else ""
 
 
 def identify(client: RedisClient, *, patience_s: float) -> str:
@@ -56,8 +56,8 @@ def place_of(client: RedisClient) -> str:
     settings = client.get_connection_kwargs()
     pool, db = client.connection_pool, settings.get("db", 0)
     if isinstance(pool, SentinelConnectionPool):
-        asked = [each.get_connection_kwargs() for each in pool.sentinel_manager.sentinels]
-        hosts = sorted(shown_host(each["host"], each["port"]) for each in asked)
+        asked = [sentinel.get_connection_kwargs() for sentinel in pool.sentinel_manager.sentinels]
+        hosts = sorted(shown_host(place["host"], place["port"]) for place in asked)
         return f"{','.join(hosts)}/{pool.service_name}/{db}"
     if path := settings.get("path"):
         return f"{socket.gethostname()}:{path}/{db}".replace(" ", "%20")
@@ -69,6 +69,6 @@ def place_of(client: RedisClient) -> str:
 def _numbers_of(host: str, port: int) -> list[str]:
     """Return the IP addresses of a host, without those of the loopback."""
     with contextlib.suppress(OSError):
-        found = {str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-        return sorted(each for each in found if not ipaddress.ip_address(each.partition("%")[0]).is_loopback)
+        numbers = {str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        return sorted(number for number in numbers if not ipaddress.ip_address(number.partition("%")[0]).is_loopback)
     return []

@@ -62,17 +62,17 @@ class LocalQueue:
         Raises:
             BrokerUnavailable: *closing* was set while no server answered.
         """
-        found = retrying(
+        message = retrying(
             lambda: self._client.execute_command("BRPOP", queue, self._client.timing.blocking_read_s),
             patience_s=self._patience_s,
             closing=self._closing,
         )
-        if found is None:
+        if message is None:
             return None
         try:
-            experiment, trial, attempt, digest, *asked = json.loads(found[1].decode())["task"]
+            experiment, trial, attempt, digest, *asked = json.loads(message[1].decode())["task"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            logger.warning("a malformed message was dropped: %s", reprlib.repr(found[1]))
+            logger.warning("a malformed message was dropped: %s", reprlib.repr(message[1]))
             return None
         task = experiment, TrialId(trial), attempt, digest
         return (*task, asked[0]) if asked else task

@@ -93,8 +93,8 @@ def mark_of(folder: Path) -> str:
 
 def made_mark(folder: Path) -> str:
     """Return the mark of a folder, writing one if necessary; empty if that is impossible."""
-    if found := mark_of(folder):
-        return found
+    if mark := mark_of(folder):
+        return mark
     aside = folder / f"{_MARK}.{secrets.token_hex(4)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -189,8 +189,8 @@ class LogExchange:
         """
         keys = self._keys
         key, number = (keys.submission, "run") if trial == DRIVER else (keys.trial(trial), "attempt")
-        found = retrying(lambda: self._client.hmget(key, number, "worker"), patience_s=self._patience_s)
-        attempt, worker = (b"" if value is None else value for value in found)
+        values = retrying(lambda: self._client.hmget(key, number, "worker"), patience_s=self._patience_s)
+        attempt, worker = (b"" if value is None else value for value in values)
         return (int(attempt) if attempt.isdigit() else 0), worker.decode(errors="replace")
 
     # The worker's side.
@@ -207,9 +207,9 @@ class LogExchange:
                 continue
         return None
 
-    def answer(self, question: LogQuestion, found: LogChunk | str) -> None:
+    def answer(self, question: LogQuestion, outcome: LogChunk | str) -> None:
         """Answer with a part of the file, or with the reason why it is missing."""
-        answer = list(found) if isinstance(found, LogChunk) else found
+        answer = list(outcome) if isinstance(outcome, LogChunk) else outcome
         with self._client.pipeline() as pipe:
             pipe.rpush(self._keys.log(question.token), encode_value(answer))
             pipe.pexpire(self._keys.log(question.token), _KEPT_MS)
@@ -222,7 +222,7 @@ def _chunk_of(packed: bytes, worker: str) -> LogChunk:
         if isinstance(answer, str):
             raise LogUnavailable(f"worker {worker}: {answer}")
         data, offset, size, is_open = answer
-        kinds = [type(each) for each in (data, offset, size, is_open)]
+        kinds = [type(part) for part in (data, offset, size, is_open)]
         if kinds != [bytes, int, int, bool] or len(data) > CHUNK_BYTES or offset < 0:
             raise TypeError
     except (ValueError, TypeError):

@@ -20,6 +20,7 @@ from mqtune.journal.base import (
     WAIT,
     Answer,
     Assignment,
+    AttemptCheck,
     Chapter,
     Claim,
     DriverState,
@@ -38,11 +39,10 @@ from mqtune.journal.base import (
     Segment,
     ServerState,
     Unclaimed,
-    UnderWay,
     entry_order,
 )
 from mqtune.journal.chapters import ChapterReader
-from mqtune.journal.memory_server import ExperimentState, MemoryServer, TrialState, is_apart
+from mqtune.journal.memory_server import MemoryExperiment, MemoryServer, TrialState, is_apart
 
 
 class MemoryJournal(Journal):
@@ -58,7 +58,7 @@ class MemoryJournal(Journal):
         #: How the driver's lock was taken: its holder, the holder's description, and the duration.
         self._held_by = ("", "", 0.0)
         with self._lock:
-            self._state = server.experiments.setdefault(experiment, ExperimentState())
+            self._state = server.experiments.setdefault(experiment, MemoryExperiment())
 
     def _append(self, event: bytes) -> int:
         """Append an event, and return the number of its entry."""
@@ -77,8 +77,8 @@ class MemoryJournal(Journal):
 
     def _attempt(self, trial: TrialId, attempt: int, state: str) -> TrialState | None:
         """Return an attempt if it is a trial's last one and in this state."""
-        found = self._state.trials.get(trial)
-        return found if found is not None and (found.attempt, found.state) == (attempt, state) else None
+        known = self._state.trials.get(trial)
+        return known if known is not None and (known.attempt, known.state) == (attempt, state) else None
 
     def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
         with self._lock:
@@ -190,7 +190,7 @@ class MemoryJournal(Journal):
     def order(self, orders: Sequence[Order]) -> list[bool]:
         with self._lock:
             self._check_epoch()
-            running = [self._attempt(each.trial, each.attempt, "running") for each in orders]
+            running = [self._attempt(order.trial, order.attempt, "running") for order in orders]
             for order, state in zip(orders, running, strict=True):
                 if state is not None:
                     # Behind those of other kinds, as on Redis.
@@ -216,14 +216,14 @@ class MemoryJournal(Journal):
             trials = self._state.trials.items()
             return [trial for trial, state in trials if state.state == "running" and state.lease_until <= now]
 
-    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> AttemptCheck:
         with self._lock:
             self._check_epoch()
-            now, found = self.server.clock(), []
+            now, are_under_way = self.server.clock(), []
             for trial, attempt in attempts:
                 standing, seats = self._state.standing(trial, attempt)
                 is_under_way = standing in ("running", "staged")
-                found.append(is_under_way)
+                are_under_way.append(is_under_way)
                 for name, seat in zip(seat_names(trial, len(seats)), seats if is_under_way else (), strict=False):
                     if seat.lease_until == math.inf:
                         seat.lease_until = now + lease_s
@@ -231,7 +231,7 @@ class MemoryJournal(Journal):
                         seat.staged_at = now
                         self._state.trials[name] = self._state.trials.pop(name)
             entries = self._state.entries
-            return UnderWay(entries[-1].id if entries else "", found)
+            return AttemptCheck(entries[-1].id if entries else "", are_under_way)
 
     def lose(
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
@@ -285,13 +285,13 @@ class MemoryJournal(Journal):
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         with self._lock:
-            now, found = self.server.clock(), []
+            now, unclaimed = self.server.clock(), []
             for trial, state in self._state.trials.items():
                 if state.state == "staged" and state.staged_at <= now - older_than_s:
                     importing_s = None if state.imports_at is None else now - state.imports_at
                     held = (state.held_by, importing_s) if state.held_until > now else ()
-                    found.append((state.staged_at, Unclaimed(trial, state.attempt, *held)))
-            return [each for _, each in sorted(found, key=lambda each: each[0])][:count]
+                    unclaimed.append((state.staged_at, Unclaimed(trial, state.attempt, *held)))
+            return [pair for _, pair in sorted(unclaimed, key=lambda pair: pair[0])][:count]
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         def read_server(after: str, count: int, may_wait: bool) -> tuple[list[Entry], str]:
@@ -523,7 +523,7 @@ class MemoryJournal(Journal):
             )
             kind: Fared = "failed" if fared == "broken" and broken < BROKEN_S else fared
             state.fared[kind] = now, who[kind]
-            running = sum(each.state == "running" for each in state.trials.values())
+            running = sum(trial.state == "running" for trial in state.trials.values())
             return Others(well, failed, broken < BROKEN_S, running)
 
     def end(self, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:

@@ -65,7 +65,7 @@ class TrialState:
 
 
 @dataclass(slots=True)
-class ExperimentState:
+class MemoryExperiment:
     """The state of an experiment."""
 
     entries: list[Entry] = field(default_factory=list)
@@ -106,7 +106,7 @@ class ExperimentState:
     def has_reports(self, trial: TrialId, after: str) -> bool:
         """Whether a trial has reports after an entry, or there are too many entries to check."""
         entries = self.entries[self.index_after(after) if after else 0 :][:_LOOK]
-        reports = (each.data for each in entries if each.data.startswith(REPORTS_PREFIX))
+        reports = (entry.data for entry in entries if entry.data.startswith(REPORTS_PREFIX))
         return any(trial.encode() in data for data in reports) or len(entries) == _LOOK
 
     def seats(self, trial: TrialId, gang: str) -> list[TrialState]:
@@ -124,7 +124,7 @@ class ExperimentState:
         seats = self.seats(trial, first.gang)
         is_whole = len(seats) == seats_in(first.gang) and all(seat.attempt == attempt for seat in seats)
         states = {seat.state for seat in seats}
-        return next(each for each in ("running", "staged", "ended") if each in states) if is_whole else "", seats
+        return next(state for state in ("running", "staged", "ended") if state in states) if is_whole else "", seats
 
     def forget_seats(self, trial: TrialId, gang: str = "") -> None:
         """Delete the further seats of a trial, including those of this gang."""
@@ -140,7 +140,7 @@ class ExperimentState:
 
     def comes_after(self, trial: TrialId, gang: str, worker: str, now: float) -> bool:
         """Whether an equal gang was staged earlier and lacks a seat that this worker could take."""
-        listed = (name for name, each in self.trials.items() if each.state == "staged" and each.staged_at < math.inf)
+        listed = (name for name, trial in self.trials.items() if trial.state == "staged" and trial.staged_at < math.inf)
         for other in dict.fromkeys(seat_in(name)[0] for name in listed):
             if other == trial:
                 return False
@@ -172,7 +172,7 @@ class MemoryServer:
         self.clock = clock
         self.forgets = forgets
         self.changed = threading.Condition(threading.RLock())
-        self.experiments: dict[str, ExperimentState] = {}
+        self.experiments: dict[str, MemoryExperiment] = {}
         #: Number of driver epochs so far. It survives losses of this server.
         self.epochs = 0
         #: Number of losses. Lost entry ids are never reused.

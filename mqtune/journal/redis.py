@@ -33,6 +33,7 @@ from mqtune.journal.base import (
     BROKEN_S,
     Answer,
     Assignment,
+    AttemptCheck,
     Chapter,
     Claim,
     DriverState,
@@ -51,7 +52,6 @@ from mqtune.journal.base import (
     Segment,
     ServerState,
     Unclaimed,
-    UnderWay,
     entry_order,
 )
 from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapters
@@ -197,7 +197,7 @@ class RedisJournal(Journal):
             return JournalBlocked(
                 f"experiment {self.experiment!r}: Redis takes no more entries for its journal, as somebody has given "
                 "one the last id that there is; docs/security.md says how it goes on: XDEL that entry and those behind "
-                f"it, delete journal.msgpack in its folder, then mqtune delete {self.experiment} --archive --yes, and "
+                f"it, delete journal.msgpack in its folder, then mqtune archive {self.experiment} --yes, and "
                 f"mqtune drive {self.experiment}"
             )
         return None
@@ -278,7 +278,7 @@ class RedisJournal(Journal):
         return bool(self._drive("close", [self._keys.trial(trial)], [attempt, event]))
 
     def order(self, orders: Sequence[Order]) -> list[bool]:
-        keys = [self._keys.driver, *(self._keys.trial(each.trial) for each in orders)]
+        keys = [self._keys.driver, *(self._keys.trial(order.trial) for order in orders)]
         args = [self._epoch, self._control, self.experiment, *itertools.chain.from_iterable(orders)]
         return [run == 1 for run in self._run("order", keys, args)]
 
@@ -301,7 +301,7 @@ class RedisJournal(Journal):
         self._ahead_s = ahead_s
         return int(seconds * 1000 + microseconds // 1000)
 
-    def _up_to(self, key: str, ms: float, count: int | None = None) -> list[TrialId]:
+    def _read_up_to(self, key: str, ms: float, count: int | None = None) -> list[TrialId]:
         limit = {} if count is None else {"start": 0, "num": count}
 
         def look() -> list[bytes]:
@@ -318,19 +318,19 @@ class RedisJournal(Journal):
         return [TrialId(trial.decode(errors="replace")) for trial in self._retrying(look)]
 
     def expired(self) -> list[TrialId]:
-        return self._up_to(self._keys.leases, self._now_ms())
+        return self._read_up_to(self._keys.leases, self._now_ms())
 
-    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> AttemptCheck:
         newest = ""
-        found: list[bool] = []
+        are_under_way: list[bool] = []
         for begin in range(0, max(1, len(attempts)), LOOK_COUNT):
             some = attempts[begin : begin + LOOK_COUNT]
             args = [self._epoch, round(lease_s * 1000), *itertools.chain.from_iterable(some)]
             last, *under_way = self._run("look", [self._keys.driver], args)
             # The last script's entry is after the end of every attempt that an earlier one missed.
             newest = last.decode()
-            found += map(bool, under_way)
-        return UnderWay(newest, found)
+            are_under_way += map(bool, under_way)
+        return AttemptCheck(newest, are_under_way)
 
     def lose(
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
@@ -341,18 +341,18 @@ class RedisJournal(Journal):
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         now_ms = self._now_ms()
-        trials = self._up_to(self._keys.staged, now_ms - older_than_s * 1000, count)
+        trials = self._read_up_to(self._keys.staged, now_ms - older_than_s * 1000, count)
         fields = ("attempt", "held_until", "held_by", "importing_since")
-        found = []
-        for trial, (attempt, until_ms, worker, since_ms) in zip(trials, self._hashes(trials, *fields), strict=True):
+        unclaimed = []
+        for trial, (attempt, until_ms, worker, since_ms) in zip(trials, self._get_hashes(trials, *fields), strict=True):
             held_by, importing_s = "", None
             if number(until_ms) > now_ms:
                 held_by = (worker or b"?").decode(errors="replace")
                 importing_s = max(0.0, (now_ms - number(since_ms)) / 1000) if since_ms else None
-            found.append(Unclaimed(trial, number(attempt), held_by, importing_s))
-        return found
+            unclaimed.append(Unclaimed(trial, number(attempt), held_by, importing_s))
+        return unclaimed
 
-    def _hashes(self, trials: Sequence[TrialId], *fields: str) -> list[list[bytes | None]]:
+    def _get_hashes(self, trials: Sequence[TrialId], *fields: str) -> list[list[bytes | None]]:
         """Return these fields of each trial's hash."""
 
         def look() -> list[list[bytes | None]]:
@@ -376,8 +376,8 @@ class RedisJournal(Journal):
 
             def look() -> tuple[list[Entry], str]:
                 with uncollected():
-                    found, head = read_with(self._client, self._keys, "trimmed", *page)
-                    return entries_in(found), id_of(head)
+                    page_found, head = read_with(self._client, self._keys, "trimmed", *page)
+                    return entries_in(page_found), id_of(head)
 
             return self._retrying(look)
         block_ms = max(1, round(min(block_s, self.timing.blocking_read_s) * 1000))
@@ -388,18 +388,18 @@ class RedisJournal(Journal):
         waiting = (XREAD, "BLOCK", block_ms, "COUNT", count, "STREAMS", *streams)
         entries: list[Entry] = []
         streams_found, head = self._retrying(lambda: read_with(self._client, self._keys, "trimmed", *waiting))
-        for stream, found in streams_found or ():
+        for stream, items in streams_found or ():
             if stream.decode() == FLEET:
-                self._fleet_seen = found[-1][0].decode()
+                self._fleet_seen = items[-1][0].decode()
                 self.fleet_changed = True
             else:
-                entries = entries_in(found)
+                entries = entries_in(items)
         return entries, id_of(head)
 
     def first(self) -> Entry | None:
         page = XRANGE, self._keys.journal, "-", "+", "COUNT", 1
-        found, kept = self._retrying(lambda: read_with(self._client, self._keys, "first", *page))
-        return first_of(kept) or next(iter(entries_in(found)), None)
+        page_found, kept = self._retrying(lambda: read_with(self._client, self._keys, "first", *page))
+        return first_of(kept) or next(iter(entries_in(page_found)), None)
 
     def newest(self, count: int = 1) -> list[Entry]:
         """Return the newest entries on the server, the newest first."""
@@ -416,11 +416,11 @@ class RedisJournal(Journal):
         return str(newest[0][0].decode()) if newest else "0-0"
 
     def holds(self, entry: str) -> bool:
-        found, head = self._retrying(
+        entries, head = self._retrying(
             lambda: read_with(self._client, self._keys, "trimmed", XRANGE, self._keys.journal, entry, entry)
         )
         is_behind = not head or entry_order(entry) > entry_order(id_of(head))
-        return bool(found) if is_behind else self._chapters.has(entry)
+        return bool(entries) if is_behind else self._chapters.has(entry)
 
     def chapters(self) -> list[Chapter]:
         return decode_chapters(self._retrying(lambda: self._client.hget(self._keys.chapters, "lines")))
@@ -450,13 +450,13 @@ class RedisJournal(Journal):
         restored = self._keys.restored(mark)
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, restored, self._keys.leases, self._keys.staged]
         keys += [EXPERIMENTS, self._keys.requests, self._keys.chapters]
-        keys += [self._keys.trial(each.trial) for each in attempts]
+        keys += [self._keys.trial(attempt.trial) for attempt in attempts]
         head = [self._keys.metrics, self._epoch, *self._lock, self.experiment, mark, definition]
         begin = b"" if first is None else f"{first.id} ".encode() + first.data
         args: list[object] = [chapters[-1].last if chapters else "", encode_chapters(chapters), begin]
         args += [len(events), *events, len(requests), *itertools.chain.from_iterable(requests.items())]
-        for each in attempts:
-            args += (each.attempt, repr(each.timestamp))
+        for attempt in attempts:
+            args += (attempt.attempt, repr(attempt.timestamp))
         size = 0
         while not self._run("restore", keys, [*head, size, *args]):
             size = self._retrying(lambda: self._upload(restored, entries()))
@@ -494,7 +494,7 @@ class RedisJournal(Journal):
         args: list[object] = [round(hold_s * 1000)]
         for _, attempt, worker, importing_s in held:
             args += (attempt, worker, "" if importing_s is None else round(importing_s * 1000))
-        self._run("hold", [self._keys.staged, *(self._keys.trial(each.trial) for each in held)], args)
+        self._run("hold", [self._keys.staged, *(self._keys.trial(place.trial) for place in held)], args)
 
     def claim(
         self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
@@ -510,7 +510,7 @@ class RedisJournal(Journal):
         args: list[object] = [self._keys.metrics, REPORTS_PREFIX]
         for claim, first, size, timestamp, data in segments:
             args += (claim.trial, claim.attempt, claim.token, first, size, repr(timestamp), data)
-        return [_answer(each) for each in self._run("report", [self._keys.meta], args, full_patience_s=0.0)]
+        return [_answer(answer) for answer in self._run("report", [self._keys.meta], args, full_patience_s=0.0)]
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
         keys = [self._keys.trial(claim.trial), self._keys.checkpoints]
@@ -540,9 +540,9 @@ class RedisJournal(Journal):
         return bool(self._write("end", keys, args) == b"ended")
 
 
-def _answer(found: bytes | None) -> Answer:
+def _answer(answer: bytes | None) -> Answer:
     """Return a script's answer. Missing or malformed orders harm only their trial."""
-    return (found or b"").decode(errors="replace")
+    return (answer or b"").decode(errors="replace")
 
 
 def renew_all(
@@ -559,15 +559,15 @@ def renew_all(
     keys = [QUOTAS, *(journal._keys.meta for journal, _ in renewals)]
 
     def renew() -> list[bytes | list[bytes]]:
-        found: list[bytes | list[bytes]] = script("renew")(first._client, keys, args)
-        for text in (each.decode(errors="replace") for each in found if isinstance(each, bytes)):
+        answers: list[bytes | list[bytes]] = script("renew")(first._client, keys, args)
+        for text in (answer.decode(errors="replace") for answer in answers if isinstance(answer, bytes)):
             if is_about_server(text):
                 raise ResponseError(text)
-        return found
+        return answers
 
     return [
-        ResponseError(each.decode(errors="replace"))
-        if isinstance(each, bytes)
-        else [_answer(answer) for answer in each]
-        for each in first._retrying(renew)
+        ResponseError(answers.decode(errors="replace"))
+        if isinstance(answers, bytes)
+        else [_answer(answer) for answer in answers]
+        for answers in first._retrying(renew)
     ]

@@ -117,7 +117,7 @@ def retrying(
             if _DENIED.search(str(error)):
                 raise AccessDenied(
                     f"the broker URL's account may not do this: {without_data(error)}; it is for another role or team, "
-                    "or an earlier version made the account: `mqtune acl` of this version makes it again"
+                    "or an earlier version made the account: `mqtune fleet acl` of this version makes it again"
                 ) from None
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
                 raise

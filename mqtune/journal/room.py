@@ -15,9 +15,8 @@ _MB: Final = 10**6
 #: Description of a full server, and the hint for it.
 FULL: Final = "Redis is full (maxmemory)"
 MAKE_ROOM: Final = (
-    "raise its maxmemory, or make room: mqtune delete an experiment that has ended, with --archive if it is to be "
-    "kept; if none has, end the one that fills it before: mqtune stop NAME --experiment --now; mqtune doctor names the "
-    "largest"
+    "raise its maxmemory, or make room by mqtune archive or mqtune delete of an experiment that has ended; if none "
+    "has, end the one that fills it first: mqtune end NAME --now; mqtune doctor names the largest"
 )
 
 
@@ -90,8 +89,8 @@ class JournalRoom(NamedTuple):
 def way_to_grow(experiment: str) -> str:
     """Return the hint for an experiment's full journal."""
     return (
-        f"raise it: mqtune set {experiment} journal_mb=N (mqtune doctor says how much room its Redis has), "
-        f"or end the experiment: mqtune stop {experiment} --experiment"
+        f"raise it: mqtune set {experiment} journal_mb=N (mqtune doctor shows how much memory its Redis has left), "
+        f"or end the experiment: mqtune end {experiment}"
     )
 
 
@@ -106,6 +105,6 @@ def sizes_on(client: Any, experiments: Iterable[str]) -> dict[str, int]:
             # Count all elements of a key (0): a journal's first entries are small, and no sample of the others.
             pipe.memory_usage(ExperimentKeys(name).journal, samples=0)
             pipe.memory_usage(ExperimentKeys(name).checkpoints, samples=0)
-        found = [size or 0 for size in pipe.execute()]
-    sizes = {name: journal + held for name, journal, held in zip(names, found[::2], found[1::2], strict=True)}
-    return dict(sorted(sizes.items(), key=lambda each: -each[1]))
+        measured = [size or 0 for size in pipe.execute()]
+    sizes = {name: journal + held for name, journal, held in zip(names, measured[::2], measured[1::2], strict=True)}
+    return dict(sorted(sizes.items(), key=lambda size: -size[1]))

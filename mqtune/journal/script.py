@@ -15,7 +15,7 @@ _JOURNAL: Final = "mqtune.journal"
 _PRELUDE: Final = "prelude"
 
 
-class Script:
+class LuaScript:
     """A Lua script, which any Redis from 6.2 on runs by its hash."""
 
     __slots__ = ("_sha", "text")
@@ -38,13 +38,13 @@ def _text(package: str, name: str) -> str:
 
 
 @cache
-def script(name: str) -> Script:
+def script(name: str) -> LuaScript:
     """Return the journal's script of a name; see ``script_in``."""
     return script_in(_JOURNAL, name)
 
 
 @cache
-def script_in(package: str, name: str) -> Script:
+def script_in(package: str, name: str) -> LuaScript:
     """Return the script ``lua/<name>.lua`` of a package, after the used parts of the prelude.
 
     A script defines its functions again in each run, so it has no others.
@@ -52,6 +52,6 @@ def script_in(package: str, name: str) -> Script:
     text = _text(package, name)
     for part in reversed(_text(_JOURNAL, _PRELUDE).split("\n\n")):
         defined = re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE)
-        if any(re.search(rf"^(?!--).*\b{each}\b", text, re.MULTILINE) for each in defined):
+        if any(re.search(rf"^(?!--).*\b{function}\b", text, re.MULTILINE) for function in defined):
             text = f"{part}\n\n{text}"
-    return Script(text)
+    return LuaScript(text)

@@ -52,9 +52,9 @@ class Sentinels(NamedTuple):
         options = parse_qsl(query, keep_blank_values=True)
         own = tuple((key.removeprefix("sentinel_"), value) for key, value in options if key in _OPTIONS)
         others = urlencode([(key, value) for key, value in options if key not in _OPTIONS])
-        found = tuple(map(_host, hosts.split(",")))
-        plain = f"{SCHEMES[scheme]}://{login}{at}{shown_host(*found[0])}/{db}{question if others else ''}{others}"
-        return cls(found, name, own), plain
+        hosts_found = tuple(map(_host, hosts.split(",")))
+        plain = f"{SCHEMES[scheme]}://{login}{at}{shown_host(*hosts_found[0])}/{db}{question if others else ''}{others}"
+        return cls(hosts_found, name, own), plain
 
     def arguments(self, tls: Options | None) -> Options:
         """Return redis-py's arguments for connections to Sentinels, with the master's TLS options."""
@@ -78,8 +78,8 @@ class Sentinels(NamedTuple):
     def _answer(self, host: tuple[str, int], arguments: Options) -> str:
         arguments = {**arguments, "decode_responses": True}
         with contextlib.suppress(redis.RedisError, OSError), redis.Redis(*host, **arguments) as client:
-            found = client.sentinel_get_master_addr_by_name(self.name)
-            return shown_host(*found) if found else ""
+            address = client.sentinel_get_master_addr_by_name(self.name)
+            return shown_host(*address) if address else ""
         return ""
 
     def pool(self, settings: Options, tls: Options | None) -> SentinelConnectionPool:

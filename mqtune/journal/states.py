@@ -39,7 +39,7 @@ class State(NamedTuple):
     most: int
 
 
-class UnderWay(NamedTuple):
+class AttemptCounts(NamedTuple):
     """The running and waiting attempts of an experiment, and since when one waits (0: none)."""
 
     running: int
@@ -74,19 +74,19 @@ def _answers(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *
                 raise answer
         return answers
 
-    found: list[object] = []
+    results: list[object] = []
     for begin in range(0, len(commands), _COMMANDS):
         part = commands[begin : begin + _COMMANDS]
-        found += retrying(partial(ask, part), patience_s=patience_s)
-    return found
+        results += retrying(partial(ask, part), patience_s=patience_s)
+    return results
 
 
 def readable_on(client: redis.Redis, *, patience_s: float) -> list[str]:
     """Return the names of the experiments on a server that the account may read, newest first."""
     names = experiments_on(client, patience_s=patience_s)
     answers = _answers(client, [("HGET", ExperimentKeys(name).meta, "last") for name in names], patience_s=patience_s)
-    found = zip(names, answers, strict=True)
-    return [name for name, answer in found if not isinstance(answer, redis.exceptions.NoPermissionError)]
+    readable = zip(names, answers, strict=True)
+    return [name for name, answer in readable if not isinstance(answer, redis.exceptions.NoPermissionError)]
 
 
 class States:
@@ -113,11 +113,11 @@ class States:
         self._denied &= {*names}
         asked = [name for name in names if name not in self._denied]
         answers = self._ask([("HMGET", ExperimentKeys(name).meta, *_FIELDS) for name in asked])
-        found = dict(zip(asked, answers, strict=True))
-        self._denied |= {name for name, answer in found.items() if answer is None}
-        return {name: _state(answer) for name, answer in found.items() if answer is not None}
+        by_name = dict(zip(asked, answers, strict=True))
+        self._denied |= {name for name, answer in by_name.items() if answer is None}
+        return {name: _state(answer) for name, answer in by_name.items() if answer is not None}
 
-    def under_way(self, names: Iterable[str]) -> Mapping[str, UnderWay]:
+    def under_way(self, names: Iterable[str]) -> Mapping[str, AttemptCounts]:
         """Return how many attempts of these experiments run and wait.
 
         Experiments that this account may not read are left out.
@@ -134,10 +134,10 @@ class States:
                 ("ZRANGE", keys.staged, "0", "0", "WITHSCORES"),
             ]
         answers = self._ask(commands)
-        each = zip(names, answers[::3], answers[1::3], answers[2::3], strict=True)
+        rows = zip(names, answers[::3], answers[1::3], answers[2::3], strict=True)
         return {
-            name: UnderWay(running, waiting, float(first[1]) / 1000 if first else 0.0)
-            for name, running, waiting, first in each
+            name: AttemptCounts(running, waiting, float(first[1]) / 1000 if first else 0.0)
+            for name, running, waiting, first in rows
             if None not in (running, waiting, first)
         }
 
@@ -154,8 +154,8 @@ class States:
         for name in names:
             commands += [("HGET", ExperimentKeys(name).submission, "state"), ("ZSCORE", SUBMISSIONS, name)]
         *answers, (seconds, _) = ask_each(self._client, [*commands, ("TIME",)], patience_s=self._patience_s)
-        each = zip(names, answers[::2], answers[1::2], strict=True)
-        return {name: state == b"running" and float(until or 0) > seconds * 1000 for name, state, until in each}
+        rows = zip(names, answers[::2], answers[1::2], strict=True)
+        return {name: state == b"running" and float(until or 0) > seconds * 1000 for name, state, until in rows}
 
     def next_times(self, after: Mapping[str, str]) -> dict[str, float]:
         """Return the time of each experiment's entry after this one, if there is one.
@@ -167,7 +167,7 @@ class States:
             ("XRANGE", ExperimentKeys(name).journal, f"({entry}", "+", "COUNT", "1") for name, entry in after.items()
         ]
         answers = zip(after, self._ask(commands), strict=True)
-        return {name: entry_time(found[0][0].decode()) for name, found in answers if found}
+        return {name: entry_time(entries[0][0].decode()) for name, entries in answers if entries}
 
     def _ask(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
         return ask_each(self._client, commands, patience_s=self._patience_s)

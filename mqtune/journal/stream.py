@@ -44,7 +44,7 @@ def without_data(error: BaseException) -> str:
     return _PIPELINED.sub(r"\1: ", str(error))
 
 
-def entries_in(found: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
+def entries_in(items: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
     """Return the entries of an answer: for each, its id and its fields' names and values.
 
     Ours have one field. An account with access may have appended an entry with other fields: the first value is then no
@@ -52,7 +52,7 @@ def entries_in(found: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
     """
     # As Entry(…), in half the time: there may be a million reports.
     new, kind = tuple.__new__, Entry
-    return [new(kind, (id_.decode(), fields[1])) for id_, fields in found]
+    return [new(kind, (id_.decode(), fields[1])) for id_, fields in items]
 
 
 @contextlib.contextmanager
@@ -101,13 +101,13 @@ def read_with(client: Any, of: ExperimentKeys, field: str, *command: object) -> 
     keys = of.journal, of.chapters
     if not isinstance(client, RedisClient):
         with naming(keys[0]):
-            found = client.execute_command(*command)
+            reply = client.execute_command(*command)
         with naming(keys[1]):
-            return found, client.hmget(keys[1], field)[0]
+            return reply, client.hmget(keys[1], field)[0]
     answers = client.execute_both(command, ("HMGET", keys[1], field))
     for key, answer in zip(keys, answers, strict=True):
         if isinstance(answer, ResponseError):
             with naming(key):
                 raise answer
-    found, [kept] = answers
-    return found, kept
+    reply, [kept] = answers
+    return reply, kept

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
         Replaced as Replaced,
     )
     from mqtune.results.kept_state import STATE_FILE as STATE_FILE, Worth as Worth, fold_copy as fold_copy
-    from mqtune.results.plots.data import MOST_POINTS as MOST_POINTS, Curve as Curve
+    from mqtune.results.plots.data import MOST_POINTS as MOST_POINTS, PlottedCurve as PlottedCurve
     from mqtune.results.plots.plots import KINDS as KINDS, Plots as Plots
-    from mqtune.results.plots.timeline import Run as Run, slots as slots
+    from mqtune.results.plots.timeline import TimelineBar as TimelineBar, slots as slots
     from mqtune.results.progress import deciders_of as deciders_of
     from mqtune.results.results import csv_text as csv_text, json_text as json_text
     from mqtune.results.warm_start import MAX_LEARNT_BYTES as MAX_LEARNT_BYTES
@@ -54,9 +54,9 @@ _NAMES = {
     "experiments": ("Readable", "RecordedReport", "Snapshot", "empty_experiment", "saved_events"),
     "followed": ("Fold", "FolderSource", "Followed", "Replaced"),
     "kept_state": ("STATE_FILE", "Worth", "fold_copy"),
-    "plots.data": ("Curve", "MOST_POINTS"),
+    "plots.data": ("PlottedCurve", "MOST_POINTS"),
     "plots.plots": ("KINDS", "Plots"),
-    "plots.timeline": ("Run", "slots"),
+    "plots.timeline": ("TimelineBar", "slots"),
     "progress": ("deciders_of",),
     "results": ("csv_text", "json_text"),
     "warm_start": ("MAX_LEARNT_BYTES",),

@@ -92,17 +92,16 @@ class CallbackDispatcher:
         """The longest time between calls of ``on_step``, in seconds, or None without a limit."""
         return min((c.interval_s for c in self._callbacks if c.interval_s is not None), default=None)
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """The problems with callbacks so far, a sentence each."""
-        found = [failures.text() for failures in list(self._failures.values())]
+    def describe_problems(self) -> tuple[str, ...]:
+        """Return the problems with callbacks so far, a sentence each."""
+        texts = [failures.text() for failures in list(self._failures.values())]
         if self._dropped:
             numbers = " and ".join(f"{count} {method}" for method, count in sorted(self._dropped.items()))
             slow = ", ".join(sorted({_name(c) for m in self._dropped for c, _ in self._in_thread[m]}))
-            found.append(f"{slow} could not keep up: {numbers} events were dropped; the journal has them")
+            texts.append(f"{slow} could not keep up: {numbers} events were dropped; the journal has them")
         if self._unfinished:
-            found.append(self._unfinished)
-        return tuple(found)
+            texts.append(self._unfinished)
+        return tuple(texts)
 
     def hears(self, method: str) -> bool:
         """Return whether any callback overrides *method*. If not, ``tell`` is not needed."""
@@ -159,7 +158,7 @@ class CallbackDispatcher:
             self._is_closed = True
         if self._thread is not None and self._thread.is_alive():
             self._unfinished = self._left_over()
-        for problem in self.problems:
+        for problem in self.describe_problems():
             logger.warning("callbacks: %s", problem)
 
     def _left_over(self) -> str:
@@ -193,12 +192,12 @@ class CallbackDispatcher:
         if failures is not None:
             failures.count += 1
             return
-        what = method + _about(arguments)
-        self._failures[id(callback)] = _Failures(_name(callback), what, f"{type(error).__name__}: {error}")
+        event = method + _about(arguments)
+        self._failures[id(callback)] = _Failures(_name(callback), event, f"{type(error).__name__}: {error}")
         logger.error(
             "callback %s: %s failed; the run goes on, the callback is called again, and further errors are only counted",
             _name(callback),
-            what,
+            event,
             exc_info=error,
         )
 
@@ -216,8 +215,8 @@ class _Failures:
 
 def _about(arguments: tuple[Any, ...]) -> str:
     """Return the subject of a call, such as `` on report 7 of trial 0003``."""
-    report = next((f"report {each.sequence} of " for each in arguments if isinstance(each, Report)), "")
-    return next((f" on {report}trial {each.id}" for each in arguments if isinstance(each, Trial)), "")
+    report = next((f"report {argument.sequence} of " for argument in arguments if isinstance(argument, Report)), "")
+    return next((f" on {report}trial {argument.id}" for argument in arguments if isinstance(argument, Trial)), "")
 
 
 def _name(callback: Callback) -> str:
@@ -260,7 +259,7 @@ class ErrorLog(Callback):
             for attempt in list(trial.attempts)
             if _has_failed(trial, attempt)
         ]
-        for _, trial, attempt in sorted(missed, key=lambda each: each[0]):
+        for _, trial, attempt in sorted(missed, key=lambda attempt: attempt[0]):
             self._add(trial, attempt)
 
     def on_attempt_end(self, trial: Trial, attempt: Attempt) -> None:

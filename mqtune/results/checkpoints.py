@@ -99,8 +99,8 @@ def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> Checkpo
         raise ConfigurationError(
             f"which='best': the experiment optimises {experiment.objective}, and no checkpoint is the best by all; give 'newest'"
         )
-    scored = [each for each in trial.checkpoints.values() if _has_value(each, experiment.metric)]
-    kept_to = [each for each in scored if experiment.objective.is_feasible(each.metrics)]
+    scored = [saved for saved in trial.checkpoints.values() if _has_value(saved, experiment.metric)]
+    kept_to = [saved for saved in scored if experiment.objective.is_feasible(saved.metrics)]
     best, best_value = trial.checkpoint, math.nan
     for saved in kept_to or scored:
         value = saved.metrics[experiment.metric]

@@ -71,7 +71,7 @@ def recorded_curves(results: Results, *, trust_rules: bool) -> Recorded:
             _drop_lost(so_far, trials[report.trial].attempts[report.attempt - 1].checkpoint)
         so_far.append((report, seconds))
         saves = saves or bool(report.checkpoint)
-    ran = [trial for trial in trials.values() if any(each.started_at is not None for each in trial.attempts)]
+    ran = [trial for trial in trials.values() if any(attempt.started_at is not None for attempt in trial.attempts)]
     kept = [trial for trial in ran if _has_own_curve(trial)]
     curves = [_curve(trial, done[trial.id], trust_rules=trust_rules) for trial in kept]
     return Recorded(curves, [trial.id for trial in ran if trial not in kept], saves)
@@ -91,7 +91,7 @@ def _drop_lost(so_far: list[tuple[RecordedReport, float]], checkpoint: str) -> N
 
 def _has_own_curve(trial: Trial) -> bool:
     attempts = trial.attempts
-    is_own = all(each.source in (None, trial.id) and each.config in ({}, trial.config) for each in attempts)
+    is_own = all(attempt.source in (None, trial.id) and attempt.config in ({}, trial.config) for attempt in attempts)
     return is_own and not trial.is_abandoned
 
 

@@ -21,6 +21,7 @@ from typing import IO, Any, Final, Literal, NamedTuple, TextIO, cast
 from rich.console import Console, Group
 from rich.constrain import Constrain
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -67,9 +68,12 @@ def counts_text(experiment: Experiment, total: int | None = None) -> str:
     """Return the numbers of trials by status and in all, or ended and planned ones."""
     counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
     is_planned = total is not None and total >= len(experiment.trials)
-    ended = sum(count for status, count in experiment.counts.items() if status.is_terminal)
-    number = f"{ended}/{total} trials" if is_planned else counted(len(experiment.trials), "trial")
+    number = f"{_ended(experiment)}/{total} trials" if is_planned else counted(len(experiment.trials), "trial")
     return number + (f": {', '.join(counts)}" if counts else "")
+
+
+def _ended(experiment: Experiment) -> int:
+    return sum(count for status, count in experiment.counts.items() if status.is_terminal)
 
 
 def best_text(experiment: Experiment) -> str:
@@ -87,7 +91,9 @@ def _front_text(experiment: Experiment) -> str:
     if not front:
         return ""
     values = {name: [trial.best_metrics[name] for trial in front] for name in experiment.objective.metrics}
-    ranges = ", ".join(f"{name} {short_value(min(each))} to {short_value(max(each))}" for name, each in values.items())
+    ranges = ", ".join(
+        f"{name} {short_value(min(value))} to {short_value(max(value))}" for name, value in values.items()
+    )
     return f"Pareto front: {counted(len(front), 'trial')}, {ranges}"
 
 
@@ -178,7 +184,9 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
     trials = list(trials)
     has_tags = any(trial.labels.tags for trial in trials)
     columns = [
-        each for each in columns_of(experiment) if width >= each.from_width and (has_tags or each.head != "tags")
+        column
+        for column in columns_of(experiment)
+        if width >= column.from_width and (has_tags or column.head != "tags")
     ]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
@@ -244,11 +252,30 @@ LINE_CHECK_S: Final = 1.0
 WAITING_S: Final = 2.0
 ROWS_MOST: Final = 10
 _LINES_AROUND: Final = 7
+#: Width of the bar, and the lowest terminal that shows it.
+_BAR_WIDTH: Final = 40
+_BAR_HEIGHT: Final = 12
+#: Ended trials before the remaining time is estimated.
+_ESTIMATED_FROM: Final = 10
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
 _NUMBERS: Final = re.compile(r"\d+")
 #: Seconds for a frame, after which the reader counts as stuck.
 _STUCK_S: Final = 0.1
 _LAST_WORDS_S: Final = 2.0
 _ECHO: Final = "^C"
+
+
+def _time_left(seconds: float) -> str:
+    """Return a remaining time in words, without seconds."""
+    if seconds < _MINUTE_S:
+        return "less than a minute left"
+    for unit_s, unit in ((_DAY_S, "day"), (_HOUR_S, "h")):
+        if seconds >= 2 * unit_s:
+            count = round(seconds / unit_s)
+            return f"about {counted(count, unit) if unit == 'day' else f'{count} {unit}'} left"
+    return f"about {round(seconds / _MINUTE_S)} min left"
 
 
 class ProgressConsole(Console):
@@ -338,6 +365,7 @@ class ProgressDisplay(Callback):
         clock: a monotonic clock, in seconds.
         said: returns the line that others wrote below the table, or an empty text.
         deciders: the searcher and scheduler in words, for the first line.
+        undisturbed: returns a context in which others write no line.
     """
 
     in_loop = True
@@ -351,7 +379,9 @@ class ProgressDisplay(Callback):
         clock: Callable[[], float] = time.monotonic,
         said: Callable[[], str] = str,
         deciders: str = "",
+        undisturbed: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
+        self._undisturbed = undisturbed
         self._deciders = deciders
         self._total = total
         self._said = said
@@ -368,6 +398,7 @@ class ProgressDisplay(Callback):
         self._cell: Any = None
         self._curve = BestCurve("")
         self._began_at = 0.0
+        self._ended_before = 0
         self._shown_at = -math.inf
         self._line = ""
         self._waiting_for = ""
@@ -381,6 +412,7 @@ class ProgressDisplay(Callback):
         self._experiment = experiment
         self._curve = BestCurve(experiment.metric)
         self._began_at = self._clock()
+        self._ended_before = _ended(experiment)
         for trial in experiment.trials.values():
             if trial.status.is_terminal:
                 self._ended.append(trial)
@@ -456,6 +488,11 @@ class ProgressDisplay(Callback):
         if self._console.is_jupyter:
             self._draw_in_cell(experiment, now, final=final)
             return
+        # A line within a frame would be counted as a row of it.
+        with self._undisturbed():
+            self._draw_live(experiment, final=final)
+
+    def _draw_live(self, experiment: Experiment, *, final: bool) -> None:
         if self._live is None:
             # The script's output goes above the table, unless it is redirected.
             self._live = Live(
@@ -499,17 +536,35 @@ class ProgressDisplay(Callback):
             Text(head, no_wrap=True, overflow="ellipsis"),
             Text(counts_text(experiment, self._total())),
         ]
+        bar = None if final or self._console.height < _BAR_HEIGHT else self._bar(experiment)
+        if bar is not None:
+            lines.append(bar)
         if best := best_text(experiment):
             lines.append(Text(best, style="bold green", no_wrap=True, overflow="ellipsis"))
         if self._is_waiting:
             lines.append(Text(printable(self._waiting_for), style="yellow"))
-        room = max(1, min(ROWS_MOST, self._console.height - _LINES_AROUND))
+        around = _LINES_AROUND + (bar is not None)
+        room = max(1, min(ROWS_MOST, self._console.height - around))
         shown = ranked(experiment)[:room] if final else list(islice(self._newest(), room))
         if shown:
             lines += [Text(), trial_table(experiment, shown, width=self._console.width)]
         if len(experiment.trials) > len(shown):
             lines.append(Text(f"… and {len(experiment.trials) - len(shown)} more", style="dim"))
         return Group(*lines)
+
+    def _bar(self, experiment: Experiment) -> Table | None:
+        """Return a bar of the ended trials and the remaining time; None without a planned number."""
+        total = self._total()
+        if not total or total < len(experiment.trials):
+            return None
+        ended = _ended(experiment)
+        recent = ended - self._ended_before
+        left = ""
+        if recent >= _ESTIMATED_FROM and ended < total:
+            left = _time_left((self._clock() - self._began_at) * (total - ended) / recent)
+        row = Table.grid(padding=(0, 1))
+        row.add_row(ProgressBar(total, ended, width=min(_BAR_WIDTH, self._console.width)), Text(left, style="dim"))
+        return row
 
     def _newest(self) -> Iterator[Trial]:
         """Yield running trials, other unfinished ones, then ended ones, newest first."""

@@ -93,20 +93,20 @@ def saved_events(copy: Readable) -> Iterator[Event | Report]:
 
 def with_entry(error: ImpossibleEvent, experiment: str, entries: Iterable[tuple[str, bytes]]) -> ImpossibleEvent:
     """Return a fold's error with the id of the event's entry, and the remedy."""
-    found = ""
+    named = ""
     # An error of reading again must not hide the first error.
     with contextlib.suppress(MqtuneError, OSError):
         for id_, data in entries:
             event = decode_event(data, id_)
             if event == error.event or (isinstance(event, Reports) and error.event in [*event]):
                 # Of several equal events the first was possible.
-                found = id_
-    if not found:
+                named = id_
+    if not named:
         return error
     key = ExperimentKeys(experiment).journal
     return ImpossibleEvent(
-        f"{error}. It is entry {found} of the journal, which any account that may append can have written. Delete it (XDEL "
-        f"{key!r} {found}, with an account that may), delete journal.msgpack in the experiment's folder, and go on as after "
+        f"{error}. It is entry {named} of the journal, which any account that may append can have written. Delete it (XDEL "
+        f"{key!r} {named}, with an account that may), delete journal.msgpack in the experiment's folder, and go on as after "
         f"any interruption",
         error.event,
     )

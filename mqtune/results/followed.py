@@ -76,11 +76,11 @@ class FolderSource:
         if (self._path.stat().st_ino, self._path.stat().st_size) == (self._inode, self._size):
             return []
         with self._path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_ino != self._inode or found.st_size < self._end:
-                self._inode, self._size, self._end = found.st_ino, 0, 0
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._inode or status.st_size < self._end:
+                self._inode, self._size, self._end = status.st_ino, 0, 0
                 raise Replaced
-            self._size = found.st_size
+            self._size = status.st_size
             file.seek(self._end)
             entries = []
             for entry, self._end in entries_of(file):
@@ -176,7 +176,7 @@ class Fold:
             self.is_out_of_order = True
             return set()
         trials = (
-            [each.trial for each in event] if isinstance(event, Reports) else [TrialId(getattr(event, "trial", ""))]
+            [report.trial for report in event] if isinstance(event, Reports) else [TrialId(getattr(event, "trial", ""))]
         )
         return {*trials} & self.experiment.trials.keys()
 

@@ -118,9 +118,9 @@ def frame_of(rows: Iterable[Row], library: Library) -> Any:
         raise MqtuneError(f"dataframe() needs {library}: pip install {library}, or use to_csv()") from None
     # By column, as a million dicts would take gigabytes.
     columns = _columns(rows)
-    found = {name: columns[name] for name in in_order(columns)}
+    frame = {name: columns[name] for name in in_order(columns)}
     # Choices may have several types, which a strict column of polars would refuse.
-    return module.DataFrame(found) if library == "pandas" else module.DataFrame(found, strict=False)
+    return module.DataFrame(frame) if library == "pandas" else module.DataFrame(frame, strict=False)
 
 
 def _columns(rows: Iterable[Row]) -> dict[str, list[object]]:

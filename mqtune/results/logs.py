@@ -54,10 +54,14 @@ def with_seat(attempt: Attempt, trial: TrialId, seat: int) -> Attempt:
     """
     if not seat:
         return attempt
-    if (found := attempt.further_seat(seat)) is not None:
-        where = replace(attempt, worker=found.worker, host=found.host, log_mark=found.log_mark)
+    if (seat_found := attempt.further_seat(seat)) is not None:
+        where = replace(attempt, worker=seat_found.worker, host=seat_found.host, log_mark=seat_found.log_mark)
         return replace(
-            where, stdout_path=found.stdout_path, stderr_path=found.stderr_path, stdout_tail="", stderr_tail=""
+            where,
+            stdout_path=seat_found.stdout_path,
+            stderr_path=seat_found.stderr_path,
+            stdout_tail="",
+            stderr_tail="",
         )
     named = f"trial {trial} attempt {attempt.number}"
     if attempt.started_at is None:
@@ -133,11 +137,11 @@ class AttemptOutput:
     def all(self, offset: int) -> bytes:
         """Return all present output from an offset on, read in chunks."""
         chunk = self.chunk(offset)
-        found, end = [chunk.data], chunk.size
+        chunks, end = [chunk.data], chunk.size
         while chunk.data and chunk.offset + len(chunk.data) < min(end, chunk.size):
             chunk = self.chunk(chunk.offset + len(chunk.data))
-            found.append(chunk.data)
-        return b"".join(found)
+            chunks.append(chunk.data)
+        return b"".join(chunks)
 
     def follow(self, offset: int, is_over: Callable[[LogChunk], bool]) -> Iterator[bytes]:
         """Yield chunks from an offset on as they are printed, until *is_over* returns True for one."""
@@ -194,14 +198,14 @@ def follow_log(
             client = connect(broker, role="driver")
             stack.callback(client.close)
             exchange = LogExchange(client, Path(experiment).name)
-        found = _from_copy(experiment, trial, attempt)
-        if found is None:
+        log = _from_copy(experiment, trial, attempt)
+        if log is None:
             if exchange is None:
                 # This error lists the known names.
                 Results.load(experiment)
                 raise ConfigurationError(f"experiment {experiment!s} has no trial {trial!r}")
-            found = _from_server(exchange, trial, attempt)
-        id_, record = found
+            log = _from_server(exchange, trial, attempt)
+        id_, record = log
         output = AttemptOutput(Path(experiment).name, id_, record, stream, None if exchange is None else exchange.ask)
         try:
             if not follow:
@@ -212,7 +216,7 @@ def follow_log(
         except LogUnavailable:
             if not output.tail and exchange is None and is_in_folder_alone(Results.load(experiment).folder):
                 raise LogUnavailable(
-                    f"experiment {experiment!s} was imported, archived or ran in virtual time: it has no output of trial {id_}"
+                    f"experiment {experiment!s} was imported, archived or simulated, and so has no output of trial {id_}"
                 ) from None
             if not output.tail:
                 raise
@@ -244,12 +248,12 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
         submissions, exchange = Submissions(client, patience_s=CONNECT_TIMEOUT_S), LogExchange(client, name)
 
         def look() -> SubmissionState:
-            found = submissions.state(name)
-            if found is None:
+            state = submissions.state(name)
+            if state is None:
                 raise ConfigurationError(
                     f"nothing was submitted as {name!r}; its trials have output: mqtune logs {name} 1"
                 )
-            return found
+            return state
 
         run, at, has_any, refusal = 0, offset, False, ""
         while True:
@@ -313,7 +317,7 @@ def _names_of(given: str) -> list[TrialId]:
     if not is_seat(given):
         return []
     trial, seat = seat_in(given)
-    return [seat_name(TrialId(each), seat) for each in (trial, trial.zfill(4))]
+    return [seat_name(TrialId(id_), seat) for id_ in (trial, trial.zfill(4))]
 
 
 def _from_server(exchange: LogExchange, trial: str, number: int | None) -> tuple[TrialId, Attempt]:
@@ -341,8 +345,8 @@ def _end_of_copy(experiment: str | Path, trial: TrialId, attempt: Attempt) -> Ca
         # The last bytes may be missing, so one more read follows.
         was_over, now = ended, time.monotonic()
         if not ended and now >= due:
-            found = _from_copy(experiment, trial, attempt.number)
-            ended = found is None or found[1].end is not None
+            log = _from_copy(experiment, trial, attempt.number)
+            ended = log is None or log[1].end is not None
             due = time.monotonic() + max(_LOOK_AT_COPY_S, _COPY_SHARE * (time.monotonic() - now))
         return was_over
 

@@ -32,7 +32,7 @@ def progress_of(experiment: Experiment, definition: Mapping[str, object]) -> Row
     }
 
 
-class Deciders(NamedTuple):
+class DeciderNames(NamedTuple):
     """The names of an experiment's searcher and scheduler, such as "random", "asha" or "none"."""
 
     searcher: str
@@ -49,9 +49,9 @@ class Deciders(NamedTuple):
         return f"{searches}; {ends}"
 
 
-def deciders_of(definition: Mapping[str, object]) -> Deciders:
+def deciders_of(definition: Mapping[str, object]) -> DeciderNames:
     """Return the searcher and the scheduler of this definition."""
-    return Deciders(*(_name_of(definition.get(role), role) for role in Deciders._fields))
+    return DeciderNames(*(_name_of(definition.get(role), role) for role in DeciderNames._fields))
 
 
 def _name_of(description: object, role: str) -> str:
@@ -60,7 +60,7 @@ def _name_of(description: object, role: str) -> str:
         return _NONE
     own, kind = str(description.get(CLASS, "")).rpartition(":")[2], str(description.get(role, _NONE))
     name = own or str(description.get("sampler", "")) or _NAMES.get(kind, kind)
-    wrapped = [_name_of(each, role) for each in description.values() if isinstance(each, Mapping) and role in each]
+    wrapped = [_name_of(value, role) for value in description.values() if isinstance(value, Mapping) and role in value]
     return f"{name} of {wrapped[0]}" if wrapped else name
 
 

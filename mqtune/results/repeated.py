@@ -48,18 +48,18 @@ def repeated_configs(experiment: Experiment, over: str, last_values: Mapping[Tri
     for trial in experiment.trials.values():
         config = _without(trial.config, over)
         groups.setdefault(fingerprint(config), (config, []))[1].append(trial)
-    found = []
+    configs = []
     for config, trials in groups.values():
-        values = [last_values[each.id] for each in trials if _counts(each) and each.id in last_values]
-        found.append(Repeated(config, tuple(trials), tuple(values)))
-    most = max((len(each.values) for each in found), default=0)
+        values = [last_values[trial.id] for trial in trials if _counts(trial) and trial.id in last_values]
+        configs.append(Repeated(config, tuple(trials), tuple(values)))
+    most = max((len(repeated.values) for repeated in configs), default=0)
     sign = 1 if experiment.mode == "min" else -1
 
-    def order(each: Repeated) -> tuple[bool, bool, bool, float]:
-        is_feasible = all(map(experiment.is_feasible, filter(_counts, each.trials)))
-        return len(each.values) < most, not is_feasible, math.isnan(each.mean), sign * each.mean
+    def order(repeated: Repeated) -> tuple[bool, bool, bool, float]:
+        is_feasible = all(map(experiment.is_feasible, filter(_counts, repeated.trials)))
+        return len(repeated.values) < most, not is_feasible, math.isnan(repeated.mean), sign * repeated.mean
 
-    return sorted(found, key=order)
+    return sorted(configs, key=order)
 
 
 def _counts(trial: Trial) -> bool:

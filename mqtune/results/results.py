@@ -103,6 +103,12 @@ def _standard(value: object) -> object:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
+def _plural_of(time_attr: str) -> str:
+    """Return what a scheduler's time counts, such as ``epochs``."""
+    name = "iteration" if time_attr == ITERATION else time_attr
+    return name if name.endswith("s") else f"{name}s"
+
+
 def _write(path: Path, parts: Iterable[str]) -> None:
     """Write a file in one step. Readers see the old or the new one, and a failure keeps the old.
 
@@ -125,6 +131,11 @@ class Budget(NamedTuple):
 
     used: float
     saved: float
+    #: Of the scheduler's time, such as "iterations".
+    unit: str = "iterations"
+
+    def __str__(self) -> str:
+        return f"{self.used:,.15g} of {self.used + self.saved:,.15g} {self.unit}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -394,7 +405,7 @@ class Results:
             for trial in ahead
             if trial is not None and not trial.is_abandoned
         ]
-        valued = [each for each in results if not math.isnan(each.value) and objective.is_feasible(each.metrics)]
+        valued = [trial for trial in results if not math.isnan(trial.value) and objective.is_feasible(trial.metrics)]
         if not valued:
             raise MetricMissing(self._why_no_best())
         best = (min if self.experiment.mode == "min" else max)(valued, key=lambda result: result.value)
@@ -465,7 +476,7 @@ class Results:
             used += time
             if trial.status is TrialStatus.EARLY_STOPPED and scheduler.get("stop_last_trials", True):
                 saved += max(0, scheduler.get("max_t", time) - time)
-        return Budget(used, saved)
+        return Budget(used, saved, _plural_of(scheduler.get("time_attr", ITERATION)))
 
     def get_checkpoint(
         self, trial_id: str | None = None, which: Which = "newest", *, target: Path | None = None
@@ -564,11 +575,11 @@ class Results:
         import numpy as np  # noqa: PLC0415  - `mqtune show` and `mqtune list` must not wait for it
 
         if trial_id is None:
-            found = [{**dict(flatten(each.config)), **dict(flatten(each.metrics))}.get(name) for each in self]
+            values = [{**dict(flatten(trial.config)), **dict(flatten(trial.metrics))}.get(name) for trial in self]
         else:
             reports = self.reports(self[trial_id].id)
-            found = [dict(flatten(each.metrics)).get(name) for each in reports if not each.late]
-        return np.array([value if is_number(value) else math.nan for value in found], dtype=float)
+            values = [dict(flatten(report.metrics)).get(name) for report in reports if not report.late]
+        return np.array([value if is_number(value) else math.nan for value in values], dtype=float)
 
     def to_optuna_study(self) -> Any:
         """Return an ``optuna.Study`` in memory with all trials and reports, for Optuna's tools.
@@ -613,7 +624,7 @@ class Results:
 
     def summary(self) -> dict[str, object]:
         """Return a summary of the experiment in plain values."""
-        experiment, best = self.experiment, self.experiment.best
+        experiment, best, budget = self.experiment, self.experiment.best, self.budget
         return {
             "name": self.name,
             "outcome": experiment.outcome,
@@ -630,7 +641,7 @@ class Results:
             "tags": list(self.tags),
             "notes": self.notes,
             "unreadable_reports": experiment.unreadable,
-            "budget": self.budget._asdict(),
+            "budget": {"used": budget.used, "saved": budget.saved},
             "progress": progress_of(experiment, self.definition),
             "best": None if best is None else {**_summary(best), "value": best.best_value},
             **(

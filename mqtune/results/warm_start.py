@@ -96,12 +96,12 @@ class WarmStart(GoesByObjective):
             BrokerUnavailable: the broker doesn't answer.
         """
         pairs = [source for source in self._sources if _is_pair(source)]
-        others = [_source(each, broker) for each in self._sources if not _is_pair(each)]
-        found: list[PastTrial] = []
+        others = [_source(source, broker) for source in self._sources if not _is_pair(source)]
+        trials: list[PastTrial] = []
         for source in [*others, *([_of_pairs(pairs)] if pairs else [])]:
             source.check(metric, mode)
-            found += _fitting(source, space)
-        kept = [_kept(trial) for trial in found]
+            trials += _fitting(source, space)
+        kept = [_kept(trial) for trial in trials]
         if (size := len(encode_value(kept))) > MAX_LEARNT_BYTES:
             raise ConfigurationError(
                 f"WarmStart: the {len(kept):,} trials to learn from have {size:,} bytes, and the most is {MAX_LEARNT_BYTES:,}; "
@@ -129,18 +129,18 @@ def teach(searcher: Searcher, learnt: Iterable[_Kept]) -> None:
 def _learner(searcher: object) -> Searcher:
     known = ", ".join(searcher_names())
     if isinstance(searcher, str) and is_searcher_name(searcher):
-        found = searcher_named(searcher)
+        learner = searcher_named(searcher)
     elif isinstance(searcher, Searcher):
-        found = searcher
+        learner = searcher
     else:
         raise ConfigurationError(
             f"WarmStart: searcher={searcher!r} is not a Searcher; give one, or the name of one ({known})"
         )
-    if found is None or not found.can_learn:
+    if learner is None or not learner.can_learn:
         raise ConfigurationError(
             f"WarmStart: searcher={searcher!r} learns nothing from other trials; give one that has learn(), such as searcher='tpe'"
         )
-    return found
+    return learner
 
 
 class _Source(NamedTuple):
@@ -153,10 +153,10 @@ class _Source(NamedTuple):
     mode: str = ""
 
     def check(self, metric: str, mode: str) -> None:
-        for what, theirs, ours in (("metric", self.metric, metric), ("mode", self.mode, mode)):
+        for setting, theirs, ours in (("metric", self.metric, metric), ("mode", self.mode, mode)):
             if theirs and theirs != ours:
                 raise ConfigurationError(
-                    f"WarmStart: {self.name} has {what}={theirs!r}, and this experiment {what}={ours!r}; if the values mean the same, give "
+                    f"WarmStart: {self.name} has {setting}={theirs!r}, and this experiment {setting}={ours!r}; if the values mean the same, give "
                     "them as pairs: WarmStart([(trial.config, trial.value) for trial in …])"
                 )
 
@@ -214,7 +214,7 @@ def _stored(name: str, broker: str) -> _Source:
 
 def _on_broker(name: str, broker: str, not_here: str) -> _Source:
     with Client(broker) as client, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
-        if name not in [each.name for each in client.experiments()]:
+        if name not in [state.name for state in client.experiments()]:
             raise ConfigurationError(f"{not_here}; nor is there one on {client.place}")
         return _of_experiment(client.experiment(name).results(Path(folder)))
 

@@ -148,7 +148,7 @@ class Replay:
         return self._said(self._course(scheduler, searcher, slots))
 
     def _course(self, scheduler: Scheduler, searcher: Searcher | str | None, slots: int) -> Course:
-        curves = Curves([(each.config, _items(each)) for each in self._recorded.curves])
+        curves = Curves([(curve.config, _items(curve)) for curve in self._recorded.curves])
         order, words = self._searcher(searcher)
         simulated = Simulated(curves, slots=slots, checkpoints=self._recorded.saves)
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
@@ -226,8 +226,8 @@ class Replay:
         if left_out := self._recorded.left_out:
             verdict = f"no verdict: left out are {_trials(left_out)}, without a learning curve of their own"
             return Replayed(self.original, course, verdict, is_certain=False)
-        found = _found(self.original, course, self._results.experiment.metric, self._definition["mode"])
-        verdict = f"{self._cost(course)}, and {found}"
+        outcome = _found(self.original, course, self._results.experiment.metric, self._definition["mode"])
+        verdict = f"{self._cost(course)}, and {outcome}"
         if course.cut:
             first = "" if course.known_s is None else f", the first after {duration(course.known_s)}"
             verdict = (
@@ -291,14 +291,14 @@ def _run(settings: Settings, folder: Path) -> Results:
 def _course(results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str, searcher: str, slots: int) -> Course:
     experiment, best = results.experiment, results.experiment.best
     began = experiment.created_at or 0.0
-    trials_s, reports, last, found = 0.0, 0, began, None
+    trials_s, reports, last, found_s = 0.0, 0, began, None
     for report, seconds in timed_reports(results):
         trials_s += seconds
         reports += 1
         last = max(last, report.timestamp)
-        if found is None and best is not None and report.trial == best.id and not report.late:
+        if found_s is None and best is not None and report.trial == best.id and not report.late:
             is_it = report.metrics.get(experiment.metric) == best.best_value
-            found = report.timestamp - began if is_it and experiment.objective.is_feasible(report.metrics) else None
+            found_s = report.timestamp - began if is_it and experiment.objective.is_feasible(report.metrics) else None
     cut = [trial for trial in experiment.trials.values() if _is_cut(trial)]
     ends = [trial.attempt.ended_at - began for trial in cut if trial.attempt.ended_at is not None]
     return Course(
@@ -314,7 +314,7 @@ def _course(results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str,
         value=None if best is None else best.best_value,
         trial="" if best is None else ids[best.id],
         config=None if best is None else best.config,
-        found_s=found,
+        found_s=found_s,
         front=tuple(sorted(ids[trial.id] for trial in experiment.pareto_front)) if best is None else (),
         cut=tuple(sorted(ids[trial.id] for trial in cut)),
         known_s=min(ends, default=None),
@@ -345,7 +345,7 @@ def _steps(trial: Trial) -> Iterator[tuple[float, int]]:
 
 def in_words(thing: Registered) -> str:
     """Return a scheduler or searcher as Python code, without default arguments."""
-    defaults = {name: each.default for name, each in signature(type(thing)).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in signature(type(thing)).parameters.items()}
     given = {
         name: value
         for name, value in described(thing).items()

@@ -41,10 +41,10 @@ class BackgroundDecisions:
         """
         self._background.check()
         self._background.start()
-        found: dict[TrialId, Decision] = {}
+        decisions: dict[TrialId, Decision] = {}
         while not self._found.empty():
-            found |= self._found.get()
-        return found
+            decisions |= self._found.get()
+        return decisions
 
     def close(self) -> None:
         self._background.close()

@@ -79,9 +79,9 @@ class Exploration:
         known = dict.fromkeys(space.places.values())
         for path in self._domains:
             if "/".join(path) not in known:
-                there = ", ".join(map(repr, known)) or "nothing"
+                listed = ", ".join(map(repr, known)) or "nothing"
                 raise ConfigurationError(
-                    f"PBT: hyperparam_mutations has {'/'.join(path)!r}, which is not in the space; that has {there}"
+                    f"PBT: hyperparam_mutations has {'/'.join(path)!r}, which is not in the space; that has {listed}"
                 )
 
     def __call__(self, config: Config, rng: random.Random) -> Config:

@@ -261,9 +261,9 @@ class RungHalving(Halving[B]):
         """Add a trial to the bracket that lacks most of its part, and return that bracket."""
         trials = sum(bracket.trials for bracket in self._all_brackets) + 1
         parts = sum(bracket.part for bracket in self._all_brackets)
-        found = max(self._all_brackets, key=lambda bracket: bracket.part * trials - bracket.trials * parts)
-        found.trials += 1
-        return found
+        chosen = max(self._all_brackets, key=lambda bracket: bracket.part * trials - bracket.trials * parts)
+        chosen.trials += 1
+        return chosen
 
     def _enter(self, progress: B, rung: Rung, rank: AnyRank) -> None:
         rung.enter(rank)

@@ -31,7 +31,7 @@ _MEDIAN: Final = 0.5
 _SCALE_BITS: Final = 1074
 
 
-class MedianStopping(TimedScheduler["_Course"]):
+class MedianStopping(TimedScheduler["_RunningAverage"]):
     """Stops a trial whose best value is worse than the median of the others' running averages.
 
     **Milestones.** They are the multiples of *interval* from *grace_period* on, 0 included, in exact arithmetic. A
@@ -112,17 +112,17 @@ class MedianStopping(TimedScheduler["_Course"]):
         self._completed = 0
         self._compared: dict[int, Quantile] = {}
 
-    def _enrol(self, trial: Trial) -> _Course:
-        return _Course(self._milestones.lowest)
+    def _enrol(self, trial: Trial) -> _RunningAverage:
+        return _RunningAverage(self._milestones.lowest)
 
-    def _begin(self, trial: Trial, attempt: int) -> _Course:
+    def _begin(self, trial: Trial, attempt: int) -> _RunningAverage:
         known = self._progress.get(trial.id)
         reached = -math.inf if known is None else max(known.reached, known.time)
         course = super()._begin(trial, attempt)
         course.reached = reached
         return course
 
-    def _reach(self, trial: Trial, report: Report, progress: _Course) -> Decision:
+    def _reach(self, trial: Trial, report: Report, progress: _RunningAverage) -> Decision:
         value = report.metrics.get(self.metric)
         if value is None or progress.time <= progress.reached or progress.decision is not CONTINUE:
             return progress.decision
@@ -145,11 +145,11 @@ class MedianStopping(TimedScheduler["_Course"]):
         if not is_worse:
             return CONTINUE
         sign = 1 if self.mode == "min" else -1
-        what = f"the best {self.metric} so far, {sign * progress.best:g}, is worse than {sign * bound:g}"
+        comparison = f"the best {self.metric} so far, {sign * progress.best:g}, is worse than {sign * bound:g}"
         which = "median" if self._cutoff == _MEDIAN else f"{self._cutoff:g} quantile"
         whose = "the running averages of" if self._against == "averages" else "the values of"
         done = "" if self._against == "averages" else " that have completed"
-        return Decision(Action.STOP, f"{what}, the {which} of {whose} {count} others{done} at {progress.time}")
+        return Decision(Action.STOP, f"{comparison}, the {which} of {whose} {count} others{done} at {progress.time}")
 
     def on_trial_end(self, trial: Trial) -> None:
         """Forget the progress of *trial*. Its averages still count, and its values if it completed."""
@@ -167,7 +167,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         return is_number(seconds) and seconds >= self._min_run_s
 
 
-class _Course(Progress):
+class _RunningAverage(Progress):
     __slots__ = ("_count", "_infinite", "_lowest", "_sum", "next_milestone", "reached", "values")
 
     def __init__(self, next_milestone: float) -> None:

@@ -141,7 +141,7 @@ def epsilon_net(points: Sequence[Point], size: int) -> list[Point]:
         apart = [column - column[last] for column in columns]
         np.minimum(nearest, sum(gaps * gaps for gaps in apart), out=nearest)
         nearest[last] = -1
-    return [in_order[each] for each in chosen]
+    return [in_order[other] for other in chosen]
 
 
 def _scaled(columns: NDArray[np.float64]) -> NDArray[np.float64]:

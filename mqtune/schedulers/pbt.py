@@ -16,7 +16,7 @@ from mqtune.core.text import nested
 from mqtune.core.trial import CONTINUE, ITERATION, Decision, Report, Trial
 from mqtune.schedulers.base import Choice
 from mqtune.schedulers.exploration import Exploration, Explore
-from mqtune.schedulers.population import Generations, Member, Pace, Turns
+from mqtune.schedulers.population import Generations, Member, PopulationPace, Turns
 from mqtune.schedulers.timed import Milestones, TimedScheduler, exact
 from mqtune.search.domains import domain_of
 from mqtune.search.space import SEPARATOR, Space
@@ -133,7 +133,7 @@ class PBT(TimedScheduler[Member]):
         self._enrolled = 0
         self._pace = self._made_pace()
 
-    def _made_pace(self) -> Pace:
+    def _made_pace(self) -> PopulationPace:
         if self._synchronous and self._size is None:
             raise ConfigurationError(
                 "PBT: synchronous=True needs population_size=…: how many trials wait for each other"

@@ -107,7 +107,7 @@ def _lineage(
     return steps[::-1]
 
 
-class _Course(Progress):
+class _ReplayedTrial(Progress):
     __slots__ = ("index", "is_due", "order", "trial")
 
     def __init__(self, trial: Trial, order: int) -> None:
@@ -119,7 +119,7 @@ class _Course(Progress):
         self.is_due = False
 
 
-class PBTReplay(TimedScheduler[_Course]):
+class PBTReplay(TimedScheduler[_ReplayedTrial]):
     """Repeats a policy of population-based training: each trial changes configs at its times.
 
     **The rule.** A trial begins with the policy's first config. At the first report whose time has reached the next
@@ -220,14 +220,14 @@ class PBTReplay(TimedScheduler[_Course]):
     def from_arguments(cls, arguments: Description) -> Self:
         return cls(**arguments | {"policy": [PolicyStep(time, config) for time, config in arguments["policy"]]})
 
-    def _enrol(self, trial: Trial) -> _Course:
+    def _enrol(self, trial: Trial) -> _ReplayedTrial:
         self._enrolled += 1
-        return _Course(trial, self._enrolled)
+        return _ReplayedTrial(trial, self._enrolled)
 
     def _time_of(self, index: int) -> float:
         return self._policy[index].time if index < len(self._policy) else math.inf
 
-    def _reach(self, trial: Trial, report: Report, progress: _Course) -> Decision:
+    def _reach(self, trial: Trial, report: Report, progress: _ReplayedTrial) -> Decision:
         while progress.time >= self._time_of(progress.index + 2):
             progress.index += 1
         progress.is_due = True

@@ -119,7 +119,7 @@ class Ranking:
 
 
 @dataclass(eq=False)
-class Pace(ABC):
+class PopulationPace(ABC):
     """Decides when members are judged, and which of them get the free slots.
 
     Draws depend on the seed and their purpose alone.
@@ -203,7 +203,7 @@ def resume_of(member: Member, copy: Copy | None, reason: str) -> Resume:
 _WAIT_FOR_TURN: Final = Wait("no new trial can start, and no member of the population is paused that would go on")
 
 
-class Turns(Pace):
+class Turns(PopulationPace):
     """Judges a member at its milestone, and pauses it there if others wait for a slot."""
 
     def __post_init__(self) -> None:
@@ -333,7 +333,7 @@ class _Cohort:
         self.ranking = Ranking(fraction)
 
 
-class Generations(Pace):
+class Generations(PopulationPace):
     """Pauses each member at its generation's milestone, and resumes all after the last one.
 
     A population has *size* members, or fewer if no more can start. Trials that begin when it is full form the next

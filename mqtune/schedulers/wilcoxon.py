@@ -84,8 +84,8 @@ class WilcoxonStopping(TimedScheduler["_Values"]):
         p_value = p_of_larger(differences)
         if not p_value < self._p_threshold:
             return CONTINUE
-        what = f"{self.metric} is worse than that of trial {id_}, the best one, in {len(differences)} pairs"
-        return Decision(Action.STOP, f"{what}: p={p_value:.2g}")
+        comparison = f"{self.metric} is worse than that of trial {id_}, the best one, in {len(differences)} pairs"
+        return Decision(Action.STOP, f"{comparison}: p={p_value:.2g}")
 
     def on_trial_end(self, trial: Trial) -> None:
         """Forget *trial*, unless it is the best completed one."""

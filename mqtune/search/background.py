@@ -52,18 +52,18 @@ class BackgroundSearcher(Searcher):
         if not self._ahead:
             self._ask(trial)
         try:
-            found = self._found.get_nowait()
+            suggestion = self._found.get_nowait()
         except queue.Empty:
             self._has_waited = True
             return WAIT
         self._ahead -= 1
-        if found is not None and self._took_s > self._timing.prefetch_s:
+        if suggestion is not None and self._took_s > self._timing.prefetch_s:
             # The returned config is about to run, too.
             self._wanted_ahead = min(self._wanted_ahead + self._has_waited, len(self._running) + 1)
             while self._ahead < self._wanted_ahead:
                 self._ask(TrialId(f"{int(trial) + 1 + self._ahead:04d}"))
         self._has_waited = False
-        return found
+        return suggestion
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
         return self._searcher.replay(trial, config)
@@ -102,9 +102,9 @@ class BackgroundSearcher(Searcher):
 
     def _suggest(self, trial: TrialId) -> None:
         begin = time.monotonic()
-        found = self._searcher.suggest(trial)
+        suggestion = self._searcher.suggest(trial)
         self._took_s = time.monotonic() - begin
-        self._found.put(found)
+        self._found.put(suggestion)
 
     def _tell(self, method: str, trial: Trial | TrialId, *more: object) -> None:
         self._background.check()

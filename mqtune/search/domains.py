@@ -293,7 +293,7 @@ def definition_of(description: Mapping[str, Any], unknown: Domain | None = None)
     if "constant" in description:
         return description["constant"]
     if "dict" in description:
-        return {key: definition_of(each, unknown) for key, each in description["dict"].items()}
+        return {key: definition_of(inner, unknown) for key, inner in description["dict"].items()}
     if "list" in description:
-        return [definition_of(each, unknown) for each in description["list"]]
+        return [definition_of(inner, unknown) for inner in description["list"]]
     return domain_of(description, unknown)

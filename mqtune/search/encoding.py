@@ -38,9 +38,9 @@ class Encoding:
     def __init__(self, space: Space) -> None:
         self._space = space
         self._codecs = {path: _codec(domain) for path, domain in space.domains.items()}
-        widths = [each.width for each in self._codecs.values()]
+        widths = [codec.width for codec in self._codecs.values()]
         ends = pairwise(accumulate(widths, initial=0))
-        self._slices = {path: slice(*each) for path, each in zip(self._codecs, ends, strict=True)}
+        self._slices = {path: slice(*codec_end) for path, codec_end in zip(self._codecs, ends, strict=True)}
         self.columns = [name for path, codec in self._codecs.items() for name in codec.names(path)]
 
     def encode(self, configs: Iterable[Mapping[str, Any]]) -> NDArray[np.float64]:
@@ -67,11 +67,11 @@ class Encoding:
         Raises:
             SpaceError: a row has another number of columns, or a needed number is not from 0 to 1.
         """
-        found = np.asarray(rows, dtype=float)
-        if found.ndim != 2 or found.shape[1] != len(self.columns):  # noqa: PLR2004 - rows and columns
-            raise SpaceError(f"an array of shape {found.shape} is none of rows with {len(self.columns)} columns")
+        numbers = np.asarray(rows, dtype=float)
+        if numbers.ndim != 2 or numbers.shape[1] != len(self.columns):  # noqa: PLR2004 - rows and columns
+            raise SpaceError(f"an array of shape {numbers.shape} is none of rows with {len(self.columns)} columns")
         # NumPy is many times slower for one number at a time.
-        return [self._config(row) for row in found.tolist()]
+        return [self._config(row) for row in numbers.tolist()]
 
     def _config(self, row: list[float]) -> Config:
         values: dict[str, object] = {}
@@ -116,7 +116,7 @@ class _OneHot(_Codec):
 
     def encode(self, value: Any) -> list[float]:
         place = self.domain.share(value)
-        return [float(place == each) for each in self._places][: self.width]
+        return [float(place == own_place) for own_place in self._places][: self.width]
 
     def decode(self, cells: list[float]) -> object:
         return copy_value(self.values[cells.index(max(cells)) if cells else 0])

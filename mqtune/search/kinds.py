@@ -389,8 +389,8 @@ class Entries(Domain):
     @cached_property
     def names(self) -> list[str | int]:
         """The first text of each entry if these differ, else the entries' indexes."""
-        found = [_text_in(each) if isinstance(each, Mapping) else written(each) for each in self.entries]
-        return [*range(len(found))] if None in found or len(set(found)) < len(found) else [*map(str, found)]
+        names = [_text_in(entry) if isinstance(entry, Mapping) else written(entry) for entry in self.entries]
+        return [*range(len(names))] if None in names or len(set(names)) < len(names) else [*map(str, names)]
 
     def __str__(self) -> str:
         return f"{self.name}({written(list(self.entries))})"
@@ -453,7 +453,7 @@ def has_domain(definition: object, depth: int = 0) -> bool:
         definition = list(definition.values())
     if not isinstance(definition, list | tuple) or depth > MAX_DEPTH:
         return isinstance(definition, Domain)
-    return any(has_domain(each, depth + 1) for each in definition)
+    return any(has_domain(inner, depth + 1) for inner in definition)
 
 
 def plain_definition(definition: Any, where: str, depth: int = 0) -> Any:
@@ -469,8 +469,8 @@ def plain_definition(definition: Any, where: str, depth: int = 0) -> Any:
     if isinstance(definition, Mapping):
         keys = plain_value(dict.fromkeys(definition), where, depth)
         inner = zip(keys, definition.values(), strict=True)
-        return {key: plain_definition(each, f"{where}/{key}", depth + 1) for key, each in inner}
-    return [plain_definition(each, f"{where}[{index}]", depth + 1) for index, each in enumerate(definition)]
+        return {key: plain_definition(value, f"{where}/{key}", depth + 1) for key, value in inner}
+    return [plain_definition(value, f"{where}[{index}]", depth + 1) for index, value in enumerate(definition)]
 
 
 def describe_definition(definition: Any) -> dict[str, object]:
@@ -480,14 +480,14 @@ def describe_definition(definition: Any) -> dict[str, object]:
     if not has_domain(definition):
         return {"constant": copy_value(definition)}
     if isinstance(definition, Mapping):
-        return {"dict": {key: describe_definition(each) for key, each in definition.items()}}
-    return {"list": [describe_definition(each) for each in definition]}
+        return {"dict": {key: describe_definition(inner) for key, inner in definition.items()}}
+    return {"list": [describe_definition(inner) for inner in definition]}
 
 
 def written(definition: object) -> str:
     """Return a definition as Python code."""
     if isinstance(definition, Mapping):
-        return f"{{{', '.join(f'{key!r}: {written(each)}' for key, each in definition.items())}}}"
+        return f"{{{', '.join(f'{key!r}: {written(inner)}' for key, inner in definition.items())}}}"
     if isinstance(definition, list | tuple):
         return f"[{', '.join(map(written, definition))}]"
     return str(definition) if isinstance(definition, Domain) else repr(definition)

@@ -224,7 +224,7 @@ class ModelSearcher(Searcher, Generic[R]):
             self._go_on(record)
 
     def _suggested(self, config: Config) -> R:
-        record = next(each for each in self._asked if fingerprint(each.config) == fingerprint(config))
+        record = next(asked for asked in self._asked if fingerprint(asked.config) == fingerprint(config))
         self._asked.remove(record)
         return record
 

@@ -116,8 +116,8 @@ class RandomSearcher(Searcher):
         while left and fingerprint(left[-1]) in self._seen:
             left.pop()
         if left:
-            found: Config = copy_value(left[-1])
-            return found
+            taken: Config = copy_value(left[-1])
+            return taken
         del self._left[key]
         configs = list(self._space.configs(point))
         self._seen.difference_update(map(fingerprint, configs))

@@ -36,8 +36,8 @@ class InRecordedOrder(Searcher):
         return {self.role: "recorded"}
 
     def suggest(self, trial: TrialId) -> Config | None:
-        found: Config | None = copy_value(self._left.pop()) if self._left else None
-        return found
+        config: Config | None = copy_value(self._left.pop()) if self._left else None
+        return config
 
 
 class NearestRecorded(Telling):
@@ -87,10 +87,10 @@ class NearestRecorded(Telling):
     def _take_nearest(self, wanted: Config) -> Config:
         away = self._rows - self._encoding.encode([wanted])
         # A value that both lack is NaN in both rows.
-        here, there = np.isnan(self._rows), np.isnan(self._encoding.encode([wanted]))
-        away[here & there] = 0.0
-        away[here ^ there] = 1.0
+        here, theirs = np.isnan(self._rows), np.isnan(self._encoding.encode([wanted]))
+        away[here & theirs] = 0.0
+        away[here ^ theirs] = 1.0
         nearest = int((away**2).sum(axis=1).argmin())
         self._rows = np.delete(self._rows, nearest, axis=0)
-        found: Config = copy_value(self._left.pop(nearest))
-        return found
+        config: Config = copy_value(self._left.pop(nearest))
+        return config

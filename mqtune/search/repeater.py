@@ -24,7 +24,7 @@ _STATUSES: Final = (TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.A
 
 
 @dataclass(slots=True, eq=False)
-class _Group:
+class _Repetitions:
     config: Config
     #: Repetitions that were not suggested yet, and the number of unfinished ones.
     left: deque[Config]
@@ -37,9 +37,9 @@ class _Group:
 
 
 @dataclass(slots=True, eq=False)
-class _Member:
+class _Repetition:
     fingerprint: str
-    group: _Group
+    group: _Repetitions
     last: float | None = None
 
 
@@ -95,10 +95,10 @@ class Repeater(Searcher):
         self._used: Space | None = None
         self._is_bound = False
         #: Groups with repetitions to suggest, and suggestions whose trial is not queued yet, oldest first.
-        self._filling: deque[_Group] = deque()
-        self._asked: deque[_Member] = deque()
+        self._filling: deque[_Repetitions] = deque()
+        self._asked: deque[_Repetition] = deque()
         #: By trial. None for a trial with another config.
-        self._members: dict[TrialId, _Member | None] = {}
+        self._members: dict[TrialId, _Repetition | None] = {}
         self._abandoned: set[str] = set()
         self._avoided: list[Config] = []
 
@@ -190,25 +190,25 @@ class Repeater(Searcher):
                     return config
                 self._begin(config)
             group = self._filling[0]
-            found = self._take(group)
-            if fingerprint(found) not in self._abandoned:
-                self._asked.append(_Member(fingerprint(found), group))
-                return found
+            suggestion = self._take(group)
+            if fingerprint(suggestion) not in self._abandoned:
+                self._asked.append(_Repetition(fingerprint(suggestion), group))
+                return suggestion
             self._end(group, TrialStatus.ABANDONED)
         return None
 
-    def _begin(self, config: Config) -> _Group:
+    def _begin(self, config: Config) -> _Repetitions:
         if fingerprint(config) != fingerprint(self._base(config)):
             raise ConfigurationError(
                 f"Repeater: {type(self._searcher).__name__} proposes {config!r}, from a space of its own; give it one in which "
                 f"{self._over!r} is the constant {self._values[0]!r}, or none"
             )
         left = deque(self._with(config, value) for value in self._values)
-        group = _Group(config, left, len(left))
+        group = _Repetitions(config, left, len(left))
         self._filling.append(group)
         return group
 
-    def _take(self, group: _Group) -> Config:
+    def _take(self, group: _Repetitions) -> Config:
         config = group.left.popleft()
         if not group.left:
             self._filling.remove(group)
@@ -218,21 +218,21 @@ class Repeater(Searcher):
         """Match *config* with a repetition of the current config, or have the other searcher replay."""
         wanted = fingerprint(config)
         suggested: Config | None = config
-        group = next((each for each in self._filling if wanted in map(fingerprint, each.left)), None)
+        group = next((group for group in self._filling if wanted in map(fingerprint, group.left)), None)
         if group is None:
             self._end_abandoned()
             base = self._base(config)
-            found = self._searcher.replay(trial, copy_value(base))
+            suggestion = self._searcher.replay(trial, copy_value(base))
             group = self._begin(base)
             if wanted not in map(fingerprint, group.left):
                 # A function of the space computes another value than before.
                 group.left[0] = config
-            if found != base:
-                suggested = found
+            if suggestion != base:
+                suggested = suggestion
         # Skipped repetitions had been abandoned.
         while fingerprint(self._take(group)) != wanted:
             self._end(group, TrialStatus.ABANDONED)
-        self._asked.append(_Member(wanted, group))
+        self._asked.append(_Repetition(wanted, group))
         return suggested
 
     def _end_abandoned(self) -> None:
@@ -250,7 +250,7 @@ class Repeater(Searcher):
     def adopt(self, trial: TrialId, config: Config) -> None:
         base = self._base(config)
         self._searcher.adopt(trial, copy_value(base))
-        self._members[trial] = _Member(fingerprint(config), _Group(base, deque(), 1))
+        self._members[trial] = _Repetition(fingerprint(config), _Repetitions(base, deque(), 1))
 
     def avoid(self, config: Config) -> None:
         if self._is_bound:
@@ -274,8 +274,8 @@ class Repeater(Searcher):
             member.group.trial = Trial(trial.id, copy_value(config), TrialStatus.QUEUED, [attempt])
             self._searcher.on_queue(member.group.trial)
 
-    def _suggested(self, config: Config) -> _Member:
-        member = next(each for each in self._asked if each.fingerprint == fingerprint(config))
+    def _suggested(self, config: Config) -> _Repetition:
+        member = next(asked for asked in self._asked if asked.fingerprint == fingerprint(config))
         self._asked.remove(member)
         return member
 
@@ -296,20 +296,20 @@ class Repeater(Searcher):
             member.group.scores.append(member.last)
         self._end(member.group, trial.status)
 
-    def _end(self, group: _Group, status: TrialStatus) -> None:
+    def _end(self, group: _Repetitions, status: TrialStatus) -> None:
         group.statuses.add(status)
         group.missing -= 1
         if not group.missing and group.trial is not None:
             self._tell(group.trial, group)
 
-    def _tell(self, trial: Trial, group: _Group) -> None:
+    def _tell(self, trial: Trial, group: _Repetitions) -> None:
         if group.scores:
             trial.status, trial.reports = TrialStatus.COMPLETED, 1
             mean = sum(group.scores) / len(group.scores)
             trial.last_metrics = {ITERATION: 1, self._metric: mean}
             self._searcher.on_report(trial, Report(trial.id, 1, 1, 0.0, trial.last_metrics))
         else:
-            trial.status = next((each for each in _STATUSES if each in group.statuses), TrialStatus.COMPLETED)
+            trial.status = next((status for status in _STATUSES if status in group.statuses), TrialStatus.COMPLETED)
         if trial.status is TrialStatus.ABANDONED:
             self._searcher.on_abandon(trial)
         self._searcher.on_trial_end(trial)

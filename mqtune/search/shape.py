@@ -102,8 +102,8 @@ class _ListView(Sequence[object]):
         self._value = value
 
     def __getitem__(self, index: Any) -> Any:
-        found = self._nodes[index]
-        return _ListView(found, self._value) if isinstance(index, slice) else _seen(found, self._value)
+        node = self._nodes[index]
+        return _ListView(node, self._value) if isinstance(index, slice) else _seen(node, self._value)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -120,9 +120,9 @@ def _seen(node: Node, value: Callable[[str], Any]) -> object:
 def grown(node: Any, values: Mapping[str, Any]) -> Any:
     """Return the config, or a part of one, with these values by path."""
     if isinstance(node, dict):
-        return {key: values[each] if isinstance(each, str) else grown(each, values) for key, each in node.items()}
+        return {key: values[inner] if isinstance(inner, str) else grown(inner, values) for key, inner in node.items()}
     if isinstance(node, list):
-        return [grown(each, values) for each in node]
+        return [grown(inner, values) for inner in node]
     return values[node] if isinstance(node, str) else grown(node.entries[values[node.path]], values)
 
 
@@ -138,8 +138,8 @@ def walk(node: Node, values: Mapping[str, Any]) -> Iterator[str]:
         if node.path in values:
             yield from walk(node.entries[values[node.path]], values)
     else:
-        for each in node.values() if isinstance(node, dict) else node:
-            yield from walk(each, values)
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from walk(inner, values)
 
 
 def _heads(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
@@ -149,15 +149,15 @@ def _heads(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
     elif isinstance(node, Branch):
         yield node.path, node.entries
     else:
-        for each in node.values() if isinstance(node, dict) else node:
-            yield from _heads(each)
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from _heads(inner)
 
 
 def count(node: Node, counts: Mapping[str, int]) -> int:
     """Return the number of combinations of values, given their numbers by path."""
     heads = [(path, entries) for path, entries in _heads(node) if path in counts]
     return math.prod(
-        sum(count(each, counts) for each in entries) if entries else counts[path] for path, entries in heads
+        sum(count(entry, counts) for entry in entries) if entries else counts[path] for path, entries in heads
     )
 
 

@@ -124,7 +124,7 @@ class Space:
             return self._plant_dict(definition, spot)
         if isinstance(definition, list | tuple) and has_domain(definition):
             self._note(spot, plain_definition(definition, spot.place))
-            return [self._plant(each, spot.item(index)) for index, each in enumerate(definition)]
+            return [self._plant(inner, spot.item(index)) for index, inner in enumerate(definition)]
         domain = definition if isinstance(definition, Domain) else _constant(definition, spot.place)
         self._add(domain, spot)
         if not isinstance(domain, Entries):
@@ -362,7 +362,7 @@ class Space:
         Raises:
             SpaceError: it is not in the space, or a function fails.
         """
-        values = {each: kept for each, kept in self._match(config).items() if each not in self._functions}
+        values = {place: kept for place, kept in self._match(config).items() if place not in self._functions}
         return self.config({**values, path: copy_value(value)})
 
     def fit(self, config: Mapping[str, object]) -> Config:
@@ -376,16 +376,16 @@ class Space:
         given = self._match(self._searched(config, self._tree))
         if missing := [path for path in self.walk(given) if path in self._domains and path not in given]:
             raise SpaceError(f"the config lacks {', '.join(self._places[path] for path in missing)}")
-        found = self.config_of(given)
-        if not self.allows(found):
-            raise self._refusal(found, is_sampled=False)
-        return found
+        fitted = self.config_of(given)
+        if not self.allows(fitted):
+            raise self._refusal(fitted, is_sampled=False)
+        return fitted
 
     def _searched(self, value: object, node: Node) -> object:
         if not isinstance(node, dict) or not isinstance(value, Mapping):
             return value
-        searched = {key: each for key, each in node.items() if not isinstance(each, str) or each in self._domains}
-        return {key: self._searched(value[key], each) for key, each in searched.items() if key in value}
+        searched = {key: inner for key, inner in node.items() if not isinstance(inner, str) or inner in self._domains}
+        return {key: self._searched(value[key], inner) for key, inner in searched.items() if key in value}
 
     def values(self, config: Mapping[str, object]) -> dict[str, object]:
         """Return the values of a config, or of a part of one, by path.
@@ -428,23 +428,23 @@ class Space:
         elif isinstance(node, list):
             if not isinstance(value, list | tuple) or len(value) != len(node):
                 raise SpaceError(f"{place}: {value!r} is not a list of {len(node)}")
-            for index, each in enumerate(value):
-                yield from self._matched(each, node[index], f"{place}[{index}]", likely)
+            for index, item in enumerate(value):
+                yield from self._matched(item, node[index], f"{place}[{index}]", likely)
         else:
             if not isinstance(value, Mapping):
                 raise SpaceError(f"{place or 'the config'}: {value!r} is not a dict")
             prefix = place + SEPARATOR if place else ""
-            for key, each in value.items():
+            for key, inner in value.items():
                 if key not in node:
                     raise SpaceError(
                         f"{prefix}{key} is not in the space, which has {', '.join(node) or 'no keys'} there"
                     )
-                yield from self._matched(each, node[key], prefix + key, likely)
+                yield from self._matched(inner, node[key], prefix + key, likely)
 
     def _matched_entry(
         self, value: object, branch: Branch, place: str, likely: Mapping[str, object]
     ) -> dict[str, object]:
-        found, refusals = [], []
+        matches, refusals = [], []
         for index, entry in enumerate(branch.entries):
             try:
                 values = dict(self._matched(value, entry, place, likely))
@@ -452,10 +452,10 @@ class Space:
                 refusals.append(str(error))
             else:
                 lacks = any(path not in values for path in walk(entry, values))
-                found.append((index != likely.get(branch.path), lacks, index, values))
-        if not found:
+                matches.append((index != likely.get(branch.path), lacks, index, values))
+        if not matches:
             raise SpaceError(f"{place}: {value!r} fits no entry of {self._entries[branch.path]}: {'; '.join(refusals)}")
-        *_, index, values = min(found, key=lambda each: each[:3])
+        *_, index, values = min(matches, key=lambda fitting: fitting[:3])
         return {branch.path: index, **values}
 
     def _checked(self, value: object, path: str, place: str) -> object:

@@ -108,13 +108,13 @@ class _Heard(Callback):
         # The number of steps depends on the driver's timing.
         if method != "on_step":
             self.facts[(method, *(fact for argument in arguments for fact in _facts(argument)))] += 1
-        before = deepcopy([each for each in arguments if isinstance(each, Trial)])
+        before = deepcopy([argument for argument in arguments if isinstance(argument, Trial)])
         try:
             getattr(self._inner, method)(*arguments)
         except BaseException as error:  # noqa: BLE001 - the test shows it
             self.problems.append(f"{method}: {type(error).__name__}: {error}")
         # As text, in which NaN equals itself.
-        if repr([each for each in arguments if isinstance(each, Trial)]) != repr(before):
+        if repr([argument for argument in arguments if isinstance(argument, Trial)]) != repr(before):
             self.problems.append(f"{method}: it changed trial {before[0].id}")
 
 

@@ -72,13 +72,13 @@ class SearcherContract(InVirtualTime):
     def test_a_suggestion_belongs_to_who_asked(self, new_searcher: NewSearcher) -> None:
         spoilt, kept = self._story(new_searcher), self._story(new_searcher).begin_all()
 
-        found: list[Config] = []
-        while len(found) < len(kept) and (config := spoilt.suggest()) is not None:
-            found.append(deepcopy(config))
+        configs: list[Config] = []
+        while len(configs) < len(kept) and (config := spoilt.suggest()) is not None:
+            configs.append(deepcopy(config))
             spoilt.begin(deepcopy(config))
             config.clear()
 
-        assert found == kept
+        assert configs == kept
 
     def test_after_the_last_suggestion_there_is_none(self, new_searcher: NewSearcher) -> None:
         story = self._story(new_searcher)
@@ -132,10 +132,10 @@ class SearcherContract(InVirtualTime):
             first.searcher.learn(trial)
             second.searcher.learn(deepcopy(trial))
 
-        found = first.run_all(_LOSSES)
-        for config in found:
+        configs = first.run_all(_LOSSES)
+        for config in configs:
             Space(self.space).check(config, partial=False)
-        assert found == second.run_all(_LOSSES)
+        assert configs == second.run_all(_LOSSES)
 
     def test_the_next_driver_has_learnt_what_the_first_one_did(self, new_searcher: NewSearcher) -> None:
         pairs = [(trial.config, trial.value) for trial in self._past(new_searcher)]
@@ -180,9 +180,9 @@ class _Story:
         return TrialId(f"{self._number + 1:04d}")
 
     def suggest(self) -> Config | None:
-        found = eventually(lambda: (found := self.searcher.suggest(self._next)) is not WAIT and (found,))
-        assert found
-        return found[0]
+        suggestion = eventually(lambda: (suggestion := self.searcher.suggest(self._next)) is not WAIT and (suggestion,))
+        assert suggestion
+        return suggestion[0]
 
     def begin(self, config: Config) -> Trial:
         trial = Trial(self._next, config, TrialStatus.QUEUED, [Attempt(1, 0.0, config)])
@@ -205,19 +205,19 @@ class _Story:
         self.searcher.on_trial_end(trial)
 
     def begin_all(self) -> list[Config]:
-        found: list[Config] = []
-        while len(found) < _SUGGESTIONS and (config := self.suggest()) is not None:
-            found.append(deepcopy(config))
+        configs: list[Config] = []
+        while len(configs) < _SUGGESTIONS and (config := self.suggest()) is not None:
+            configs.append(deepcopy(config))
             self.begin(config)
-        return found
+        return configs
 
     def run_all(self, losses: Sequence[float | None]) -> list[Config]:
         """Do as ``begin_all``. The trials report these losses in turn, and one in three ends."""
-        found: list[Config] = []
-        while len(found) < _SUGGESTIONS and (config := self.suggest()) is not None:
-            found.append(deepcopy(config))
+        configs: list[Config] = []
+        while len(configs) < _SUGGESTIONS and (config := self.suggest()) is not None:
+            configs.append(deepcopy(config))
             trial = self.begin(config)
-            self.report(trial, losses[len(found) % len(losses)])
-            if not len(found) % 3:
+            self.report(trial, losses[len(configs) % len(losses)])
+            if not len(configs) % 3:
                 self.end(trial, TrialStatus.COMPLETED)
-        return found
+        return configs

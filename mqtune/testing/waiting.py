@@ -19,8 +19,8 @@ _SHARE: Final = 0.05
 def eventually(condition: Callable[[], T], deadline_s: float = DEADLINE_S, why: str = "") -> T:
     """Return the first true value of *condition*. Fail, with *why*, after *deadline_s* seconds."""
     began = time.monotonic()
-    while not (found := condition()):
+    while not (outcome := condition()):
         waited_s = time.monotonic() - began
         assert waited_s < deadline_s, f"not within {deadline_s:g} s: {why or condition}"
         time.sleep(min(max(_POLL_S, _SHARE * waited_s), _LONGEST_POLL_S))
-    return found
+    return outcome

@@ -149,7 +149,9 @@ def _text(event: Event | Report) -> str:
     # As text, in which NaN equals itself.
     if isinstance(event, Report):
         return repr(event)
-    values = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "cursor"}
+    values = {
+        attribute.name: getattr(event, attribute.name) for attribute in fields(event) if attribute.name != "cursor"
+    }
     return f"{type(event).__name__} {values}"
 
 

@@ -72,9 +72,9 @@ if TYPE_CHECKING:
         STOP as STOP,
         STOP_SIGNAL as STOP_SIGNAL,
         UNBUFFERED as UNBUFFERED,
-        Ending as Ending,
         Message as Message,
         StartMessage as StartMessage,
+        TrainableEnd as TrainableEnd,
     )
     from mqtune.trainable.process.runner import run_attempt as run_attempt
     from mqtune.trainable.process.session import Session as Session, StopTrial as StopTrial, file_of as file_of
@@ -121,7 +121,7 @@ _NAMES = {
     "process.program": ("Program",),
     "process.protocol": (
         "CLEARED",
-        "Ending",
+        "TrainableEnd",
         "FRAME",
         "FRAME_CHECKPOINT",
         "FRAME_END",

@@ -73,11 +73,11 @@ class Bundle(NamedTuple):
             raise CodeRefused(f"bundle {self.digest[:12]} has other content than its name says")
         try:
             version, entries = decode_value(plain)
-            found = {name: File(content, is_executable) for name, content, is_executable in entries}
+            files = {name: File(content, is_executable) for name, content, is_executable in entries}
         except (ValueError, TypeError) as error:
             raise CodeRefused(f"bundle {self.digest[:12]} can't be read: {error}") from None
-        _check(self.digest, version, found)
-        return found
+        _check(self.digest, version, files)
+        return files
 
 
 def _check(digest: str, version: object, files: Mapping[str, File]) -> None:
@@ -146,9 +146,9 @@ class CodeKeys:
 
     def __init__(self, text: str) -> None:
         parts = [_OF_PATTERN.fullmatch(part.strip()) for part in text.split(",")]
-        found = {part[1]: part[2] for part in parts if part is not None}
-        self._is_mixed = 0 < len(found) < len(parts)
-        self._keys = found if len(found) == len(parts) else {"*": text}
+        keys = {part[1]: part[2] for part in parts if part is not None}
+        self._is_mixed = 0 < len(keys) < len(parts)
+        self._keys = keys if len(keys) == len(parts) else {"*": text}
 
     def check(self, wanted_by: str) -> None:
         """Check that keys for code are set.
@@ -177,14 +177,14 @@ class CodeKeys:
         )
 
 
-def signature(key: str, digest: str, what: str = "bundle") -> str:
+def signature(key: str, digest: str, signed: str = "bundle") -> str:
     """Return the proof that the sender of this bundle or submission has the key."""
-    return hmac.new(key.encode(), f"mqtune {what} {digest}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key.encode(), f"mqtune {signed} {digest}".encode(), hashlib.sha256).hexdigest()
 
 
-def is_signed(key: str, digest: str, found: str, what: str = "bundle") -> bool:
+def is_signed(key: str, digest: str, sent: str, signed: str = "bundle") -> bool:
     """Whether a signature was made with this key."""
-    return hmac.compare_digest(signature(key, digest, what).encode(), found.encode())
+    return hmac.compare_digest(signature(key, digest, signed).encode(), sent.encode())
 
 
 def changed_in(before: Mapping[str, File], now: Mapping[str, File], same: Iterable[str] = ()) -> list[str]:

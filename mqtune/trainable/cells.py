@@ -133,7 +133,7 @@ def cell_of(trainable: object) -> Cell | None:
                 "; or write the whole cell to a file: %%writefile train.py at its top, and then `from train import …`"
             )
         raise TrainableStays(
-            f"trainable {name!r} travels to workers as source, and they can't have what it uses: {'; '.join(writer.problems)}. "
+            f"trainable {name!r} is sent to workers as source, but some values that it uses can't be sent: {'; '.join(writer.problems)}. "
             f"{ways_out}"
         )
     return Cell(spec, f"{module}.py", writer.text.encode(), _root(trainable, writer), writer.script, writer.values)
@@ -230,13 +230,13 @@ class _Writer:
         for used in names_in(source):
             if used not in self._session or used.startswith("__") or _is_builtin(used, self._session[used]):
                 continue
-            found = self._session[used]
+            value = self._session[used]
             try:
-                self.define(used, found)
+                self.define(used, value)
             except CannotTravel as error:
                 self.problems.append(f"{used}, {error}")
-            if isinstance(found, ModuleType):
-                self._imports |= dict.fromkeys(submodules_in(source, used, found.__name__))
+            if isinstance(value, ModuleType):
+                self._imports |= dict.fromkeys(submodules_in(source, used, value.__name__))
 
     # Values.
 
@@ -291,13 +291,13 @@ class _Writer:
         if isinstance(value, dict):
             pairs = ((self._text(key, path), self._text(inner, f"{path}[{key!r:.40}]")) for key, inner in value.items())
             return f"{{{', '.join(f'{key}: {inner}' for key, inner in pairs)}}}"
-        found = [self._text(inner, f"{path}[{number}]") for number, inner in enumerate(value)]
+        texts = [self._text(inner, f"{path}[{number}]") for number, inner in enumerate(value)]
         if isinstance(value, set | frozenset):
             # Their order differs between processes.
-            inner = ", ".join(sorted(found))
-            return f"frozenset([{inner}])" if isinstance(value, frozenset) else f"{{{inner}}}" if found else "set()"
-        inner = ", ".join(found)
-        return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if len(found) == 1 else f"({inner})"
+            inner = ", ".join(sorted(texts))
+            return f"frozenset([{inner}])" if isinstance(value, frozenset) else f"{{{inner}}}" if texts else "set()"
+        inner = ", ".join(texts)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if len(texts) == 1 else f"({inner})"
 
     def _store(self, name: str, content: bytes, call: str) -> str:
         self.values[name] = content
@@ -308,8 +308,8 @@ class _Writer:
 
     def _partial(self, value: functools.partial[UserObject], path: str) -> str:
         given = [self._text(value.func, _name_of(value.func))]
-        given += [self._text(each, f"argument {number} of {path}") for number, each in enumerate(value.args, 1)]
-        named = {name: self._text(each, name) for name, each in value.keywords.items()}
+        given += [self._text(argument, f"argument {number} of {path}") for number, argument in enumerate(value.args, 1)]
+        named = {name: self._text(argument, name) for name, argument in value.keywords.items()}
         more = f"**{{{', '.join(f'{name!r}: {text}' for name, text in named.items())}}}"
         return f"{self._alias('functools')}.partial({', '.join([*given, more] if named else given)})"
 
@@ -318,7 +318,7 @@ class _Writer:
         if why := _why_no_instance(kind):
             raise CannotTravel(f"{a(kind)}, {why}")
         name = self._variable(value, f"object.__new__({self._named(kind, kind)})")
-        attributes = [f"{each!r}: {self._text(inner, f'{path}.{each}')}" for each, inner in vars(value).items()]
+        attributes = [f"{name!r}: {self._text(inner, f'{path}.{name}')}" for name, inner in vars(value).items()]
         self._parts.append(f"{name}.__dict__.update({{{', '.join(attributes)}}})")
         return name
 
@@ -330,24 +330,24 @@ class _Writer:
         Raises:
             CannotTravel: workers could not import it by its name.
         """
-        what = f"the class {value.__name__}" if isinstance(value, type) else a(kind)
+        named = f"the class {value.__name__}" if isinstance(value, type) else a(kind)
         module, path = (
             getattr(value, "__module__", None),
             getattr(value, "__qualname__", getattr(value, "__name__", "")),
         )
         if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, ModuleType):
-            raise CannotTravel(f"{what}, no plain value")
+            raise CannotTravel(f"{named}, which is not a plain value")
         if self._session and module == "__main__":
             first = path.partition(".")[0]
             if _found_in(self._session, path) is not value:
-                raise CannotTravel(f"{what}, which is not what {first} is now: make the object again")
+                raise CannotTravel(f"{named}, which is not what {first} is now: make the object again")
             self.define(first, self._session[first])
             return str(path)
         holder = sys.modules.get(str(module))
         if holder is None or _found_in(vars(holder), path) is not value:
-            raise CannotTravel(f"{what}, which is not at the top level of a file")
+            raise CannotTravel(f"{named}, which is not at the top level of a file")
         if self.is_made_late(value):
-            raise CannotTravel(f"{what}, which is below the main guard, or made by exec: put it above")
+            raise CannotTravel(f"{named}, which is below the main guard, or made by exec: put it above")
         if module == "builtins":
             return str(path)
         self._bring_globals(value)
@@ -386,7 +386,9 @@ class _Writer:
 
     def _function(self, value: FunctionType) -> str:
         path, names = value.__qualname__, value.__globals__
-        holder = next((each for each in list(sys.modules.values()) if getattr(each, "__dict__", None) is names), None)
+        holder = next(
+            (module for module in list(sys.modules.values()) if getattr(module, "__dict__", None) is names), None
+        )
         if holder is None:
             raise NoSource(f"a function whose module is {names.get('__name__')!r}, which is not imported")
         if _found_in(names, path) is value and not self.is_made_late(value):
@@ -427,7 +429,7 @@ class _Writer:
             return True
         if not isinstance(value, FunctionType) or not inspect.unwrap(value).__code__.co_filename.startswith("<"):
             return False
-        top = [each for each in body_of(without_main(self._source)) if not isinstance(each, DEFINITIONS)]
+        top = [node for node in body_of(without_main(self._source)) if not isinstance(node, DEFINITIONS)]
         calls = [node.func for node in ast.walk(ast.Module(top, [])) if isinstance(node, ast.Call)]
         runs_text = any(isinstance(called, ast.Name) and called.id == "exec" for called in calls)
         return not runs_text and value.__name__ not in set_names(top)
@@ -468,19 +470,19 @@ class _Writer:
 
 def _found_in(names: Mapping[str, object], path: str) -> object:
     first, *others = path.split(".")
-    return functools.reduce(lambda found, name: getattr(found, name, None), others, names.get(first))
+    return functools.reduce(lambda value, name: getattr(value, name, None), others, names.get(first))
 
 
 def _import_of(name: str, value: object) -> str | None:
     if isinstance(value, ModuleType):
         return f"import {name}" if value.__name__ == name else f"import {value.__name__} as {name}"
     # NumPy's functions, for example, state their home under a different name.
-    module, there = getattr(value, "__module__", None), getattr(value, "__name__", None) or name
+    module, home = getattr(value, "__module__", None), getattr(value, "__name__", None) or name
     if not isinstance(module, str) or module == "__main__":
         return None
-    if getattr(sys.modules.get(module), str(there), None) is not value:
+    if getattr(sys.modules.get(module), str(home), None) is not value:
         return None
-    return f"from {module} import {there}" + (f" as {name}" if name != there else "")
+    return f"from {module} import {home}" + (f" as {name}" if name != home else "")
 
 
 def _is_builtin(name: str, value: object) -> bool:
@@ -518,14 +520,14 @@ def _of_some_length(text: str, kind: type) -> str:
 
 def _why_no_instance(kind: type) -> str:
     """Return why an instance is more than a class and attributes. Empty if it is not."""
-    made = [each for each in kind.__mro__ if each is not object]
+    made = [class_ for class_ in kind.__mro__ if class_ is not object]
     maker: object = kind.__new__
-    slots = {name for each in made for name in _slots_of(each)} - {"__dict__", "__weakref__"}
+    slots = {name for method in made for name in _slots_of(method)} - {"__dict__", "__weakref__"}
     if slots:
         return f"whose class has __slots__: {', '.join(sorted(slots))}"
     # An instance of a class that is not written in Python is larger: it has values beside its attributes.
     if not kind.__dictoffset__ or maker is not object.__new__ or kind.__basicsize__ > _Writer.__basicsize__:
-        return "no plain value"
+        return "which is not a plain value"
     if any(getattr(kind, name, None) is not getattr(object, name, None) for name in _STATE):
         return "whose class has its own way to be copied"
     return ""

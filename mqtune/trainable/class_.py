@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from mqtune.core.calls import signature_of
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, AttemptEnd, Config, Metrics
-from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending
+from mqtune.trainable.process.protocol import STOP_SIGNAL, TrainableEnd
 from mqtune.trainable.process.saver import remove_folder
-from mqtune.trainable.process.session import Session, StopTrial, seconds
+from mqtune.trainable.process.session import Session, StopTrial, as_seconds
 
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
@@ -229,7 +229,7 @@ class Steps:
         trainable.config, trainable.trial_id, trainable.folder = (
             message["config"],
             message["trial"],
-            self._session.folder,
+            self._session.ensure_folder(),
         )
         trainable.setup(message["config"])
 
@@ -278,7 +278,7 @@ class Steps:
             if order == "pause" and self._can_save and self._saved_at != self._trainable.training_iteration:
                 self._save()
             raise StopTrial(order)
-        if not self._session.save_wanted or self._refused_request:
+        if not self._session.is_save_wanted() or self._refused_request:
             return
         if self._can_save:
             self._save()
@@ -320,7 +320,7 @@ class Steps:
         trainable = self._trainable
         self._steps += 1
         trainable.training_iteration += 1
-        elapsed_s = seconds(metrics.get(TIME_THIS_ITER), elapsed_s)
+        elapsed_s = as_seconds(metrics.get(TIME_THIS_ITER), elapsed_s)
         self._seconds += elapsed_s
         trainable.time_total_s += elapsed_s
         for counted, total in _COUNTED.items():
@@ -348,7 +348,7 @@ class Steps:
     def _saved_state(self) -> State | Path:
         """Call save_checkpoint, and return the state: a dict, or the folder with the files."""
         if self._saves_dicts:
-            folder = self._session.scratch / "dict"
+            folder = self._session.ensure_scratch() / "dict"
             folder.mkdir()
         else:
             folder = self._session.draft()
@@ -373,7 +373,7 @@ class Steps:
         )
 
 
-def run_class(trainable: type[Trainable], current: Session) -> Ending:
+def run_class(trainable: type[Trainable], current: Session) -> TrainableEnd:
     """Run an attempt of a class: make an instance, run its steps, and clean up."""
     steps = Steps(trainable(), current)
     try:
@@ -383,7 +383,7 @@ def run_class(trainable: type[Trainable], current: Session) -> Ending:
         steps.clean_up(error)
         raise
     steps.clean_up(None)
-    return Ending(AttemptEnd.COMPLETED)
+    return TrainableEnd(AttemptEnd.COMPLETED)
 
 
 def _is_in(path: Path, folder: Path) -> bool:

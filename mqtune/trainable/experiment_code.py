@@ -38,7 +38,7 @@ def fingerprints(spec: TrainableSpec, sources: Mapping[str, bytes]) -> dict[str,
 def changed_files(now: Mapping[str, str], before: object) -> list[str]:
     """Return the files whose fingerprints differ. Files on one side only don't count."""
     kept = before if isinstance(before, dict) else {}
-    return sorted(name for name, found in now.items() if kept.get(name, found) != found)
+    return sorted(name for name, fingerprint in now.items() if kept.get(name, fingerprint) != fingerprint)
 
 
 def read_code(
@@ -53,30 +53,30 @@ def read_code(
     result is empty if the trainable's file is not below the code root. *written* has that file if it is not on the
     disk, and *script* is a script that it executes.
     """
-    found: dict[str, bytes] = {}
+    code: dict[str, bytes] = {}
     try:
         first = next(iter(written), None) or spec.locate(code_root)
     except TrainableNotFound:
-        return found
+        return code
     beside = [path.parent for path in (script, first if spec.script else None) if path is not None]
     folders = list(dict.fromkeys([*beside, code_root, *_own_path(code_root)]))
     waiting = deque([first] if script is None else [first, script])
     seen = {*waiting}
     # Files may have been written just now.
     importlib.invalidate_caches()
-    while waiting and len(found) < MOST_FILES:
+    while waiting and len(code) < MOST_FILES:
         path = waiting.popleft()
         source = written[path] if path in written else read_source(path)
         if source is None:
             continue
-        found[os.path.relpath(path, first.parent)] = source
+        code[os.path.relpath(path, first.parent)] = source
         if spec.kind == "script":
             break
         for imported in _imported(path, source, folders):
             if imported not in seen and _is_own(imported, code_root):
                 seen.add(imported)
                 waiting.append(imported)
-    return found
+    return code
 
 
 def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[str, str]:
@@ -88,7 +88,7 @@ def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[str, st
         folder = spec.locate(code_root).parent
     except TrainableNotFound:
         return {}
-    found = {}
+    paths = {}
     for name, wanted in list(files.items())[:MOST_FILES] if isinstance(files, dict) else ():
         if not (isinstance(name, str) and isinstance(wanted, str) and _FINGERPRINT.fullmatch(wanted)):
             continue
@@ -96,8 +96,8 @@ def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[str, st
             continue
         path = Path(os.path.normpath(folder / name))
         if _is_own(path, code_root) and (path.suffix == ".py" or path == code_root / spec.script):
-            found[str(path)] = wanted
-    return found
+            paths[str(path)] = wanted
+    return paths
 
 
 def _is_own(path: Path, code_root: Path) -> bool:

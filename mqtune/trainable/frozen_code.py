@@ -77,7 +77,7 @@ class FrozenCode:
 
     def loader(self, name: str, path: str) -> SourceFileLoader | None:
         """Return a loader of a module with a file's content, or None if it is not included."""
-        return _Loader(name, path, self._sources[path]) if path in self._sources else None
+        return _FrozenLoader(name, path, self._sources[path]) if path in self._sources else None
 
     def compile(self, paths: Iterable[str]) -> None:
         """Compile some of the files, so that forks of this process needn't."""
@@ -105,7 +105,7 @@ class FrozenCode:
         return spec
 
 
-class _Loader(SourceFileLoader):
+class _FrozenLoader(SourceFileLoader):
     """Loads a module from content in memory. Its ``__file__`` is the one on the disk."""
 
     def __init__(self, fullname: str, path: str, source: bytes) -> None:
@@ -165,11 +165,11 @@ def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str,
 
 def times_of(paths: Iterable[str]) -> list[tuple[str, int]]:
     """Return the existing files with their modification times in nanoseconds."""
-    found = []
+    times = []
     for path in paths:
         with contextlib.suppress(OSError):
-            found.append((path, os.stat(path).st_mtime_ns))
-    return found
+            times.append((path, os.stat(path).st_mtime_ns))
+    return times
 
 
 def unfrozen(files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

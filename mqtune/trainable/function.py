@@ -45,7 +45,7 @@ class Reporter:
     @property
     def logdir(self) -> str:
         """The attempt's own folder on the worker; see ``mqtune.get_context``."""
-        return str(self._session.folder)
+        return str(self._session.ensure_folder())
 
     def __call__(self, **metrics: object) -> None:
         """Report metrics. ``done=True`` is not reported and ends the trial here, as COMPLETED."""
@@ -115,7 +115,7 @@ def _start_folder(current: Session) -> str | None:
         return None
     if not checkpoint.is_dict:
         return str(Path(checkpoint.path))
-    folder = make_folder(current.scratch / "checkpoint")
+    folder = make_folder(current.ensure_scratch() / "checkpoint")
     (folder / _DICT_FILE).write_bytes(encode_value(checkpoint.data))
     return str(folder)
 
@@ -141,7 +141,7 @@ def _report_yielded(generator: _Reports, name: str, current: Session) -> object:
         generator.close()
 
 
-def _as_metrics(value: object, what: str, current: Session) -> Metrics:
+def _as_metrics(value: object, source: str, current: Session) -> Metrics:
     """Return a returned or yielded value as metrics. None is empty."""
     if value is None:
         return {}
@@ -153,7 +153,7 @@ def _as_metrics(value: object, what: str, current: Session) -> Metrics:
         if isinstance(number, int | float) and not isinstance(number, bool) and isinstance(metric, str):
             return {metric: number}
     which = "a number, a dict of metrics" if isinstance(metric, str) else f"a dict of the metrics {metric}"
-    raise TypeError(f"{what} {value!r}, which is {type(value).__name__}; give {which}, or nothing")
+    raise TypeError(f"{source} {value!r}, which is {type(value).__name__}; give {which}, or nothing")
 
 
 def _has_all(reported: Metrics, metrics: Metrics) -> bool:

@@ -39,8 +39,8 @@ def execute_file(path: Path, *, as_program: bool = False, module: str = "") -> M
     if module:
         if path.name == "__main__.py" and module.rpartition(".")[2] != "__main__":
             module = f"{module}.__main__"
-        found = importlib.util.find_spec(module)
-        main.__spec__ = found
+        spec = importlib.util.find_spec(module)
+        main.__spec__ = spec
         main.__package__ = module.rpartition(".")[0]
     else:
         main.__package__ = None

@@ -53,7 +53,7 @@ def as_function(target: Callable[..., object], module: str, name: str) -> Functi
 
 def home_of(trainable: object) -> str:
     """Return the name of a trainable's original module, the same before and after travelling."""
-    found: UserObject = trainable
-    while hasattr(found, "__wrapped__") or isinstance(found, functools.partial):
-        found = found.func if isinstance(found, functools.partial) else found.__wrapped__
-    return str(found.__module__)
+    inner: UserObject = trainable
+    while hasattr(inner, "__wrapped__") or isinstance(inner, functools.partial):
+        inner = inner.func if isinstance(inner, functools.partial) else inner.__wrapped__
+    return str(inner.__module__)

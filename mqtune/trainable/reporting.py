@@ -159,7 +159,7 @@ def should_checkpoint() -> bool:
     It is False outside a trial, and in a seat other than 0.
     """
     current = here()
-    return current is not None and current.save_wanted
+    return current is not None and current.is_save_wanted()
 
 
 def get_context() -> Context:

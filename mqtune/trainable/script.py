@@ -26,7 +26,7 @@ from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.late_imports import check_batches
 from mqtune.trainable.process.output import flush
 from mqtune.trainable.process.program import Program
-from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, UNBUFFERED, Ending, Message
+from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, UNBUFFERED, Message, TrainableEnd
 from mqtune.trainable.process.relay import CONTEXT, address_of
 from mqtune.trainable.process.script_fork import ForkedScript, fork_script
 from mqtune.trainable.process.session import Session, StopTrial
@@ -93,7 +93,7 @@ class ScriptRun:
         message = self._session.message
         config, template = message["config"], ArgumentTemplate(self._spec.arguments)
         if message["options"].get("pass_config") == "json":
-            file = self._session.scratch / "config.json"
+            file = self._session.ensure_scratch() / "config.json"
             file.write_text(json.dumps(config), encoding="utf-8")
             arguments = [*template.fill({}), _CONFIG_ARGUMENT, str(file)]
         else:
@@ -102,13 +102,13 @@ class ScriptRun:
         if message["store"] and message["options"].get("pass_checkpoint_dir"):
             start = self._session.get_checkpoint()
             inherited = None if start is None or start.is_dict else start.path
-            folder = inherited or self._session.scratch / "st_checkpoint"
+            folder = inherited or self._session.ensure_scratch() / "st_checkpoint"
             arguments += [_CHECKPOINT_ARGUMENT, str(folder)]
             if self._session.is_first:
                 self._folder = WatchedFolder(folder)
         return arguments
 
-    def run(self) -> Ending:
+    def run(self) -> TrainableEnd:
         """Run the script to its end, and return how it ended.
 
         Raises:
@@ -243,9 +243,9 @@ class ScriptRun:
         self._take(lines.feed(data))
         return bool(data)
 
-    def _take(self, found: Iterable[Metrics | str]) -> None:
+    def _take(self, items: Iterable[Metrics | str]) -> None:
         """Send the printed reports, until the trial is ordered to end."""
-        for metrics in found:
+        for metrics in items:
             if self._told is not None:
                 return
             if isinstance(metrics, str):
@@ -303,7 +303,7 @@ class ScriptRun:
             case "save":
                 current.save(_content(request["checkpoint"]))
             case "save_wanted":
-                return {"save_wanted": current.save_wanted}
+                return {"save_wanted": current.is_save_wanted()}
             case "action":
                 return {"action": self._told.action if self._told is not None else "stop"}
             case "draft":
@@ -333,9 +333,9 @@ class ScriptRun:
             self._signalled = False
             self._session.on_stop_signal()
 
-    def _ending(self, code: int) -> Ending:
+    def _ending(self, code: int) -> TrainableEnd:
         if code == 0:
-            return Ending(AttemptEnd.COMPLETED)
+            return TrainableEnd(AttemptEnd.COMPLETED)
         try:
             tail = end_of_file(Path(self._session.message["stderr"]), _TAIL_BYTES).strip()
         except OSError:
@@ -343,9 +343,9 @@ class ScriptRun:
         output = f"; its last errors were:\n{tail}" if tail else ", and printed no errors"
         if code > 0:
             text = f"script {self._path} exited with code {code}{output}"
-            return Ending(AttemptEnd.FAILED, "Exited", text, code=code)
+            return TrainableEnd(AttemptEnd.FAILED, "Exited", text, code=code)
         text = f"script {self._path} was killed by {signal_name(-code)}{output}"
-        return Ending(AttemptEnd.FAILED, "Killed", text, code=_KILLED + -code)
+        return TrainableEnd(AttemptEnd.FAILED, "Killed", text, code=_KILLED + -code)
 
 
 def _content(checkpoint: Message) -> State | Path:
@@ -410,10 +410,10 @@ class MetricLines:
 
 
 def _report_in(line: bytes) -> Metrics | str:
-    found = _LINE.search(line)
+    matched = _LINE.search(line)
     try:
-        metrics: Metrics = json.loads(found[1] if found else line.partition(_TAG)[2])
-        if found:
+        metrics: Metrics = json.loads(matched[1] if matched else line.partition(_TAG)[2])
+        if matched:
             return metrics
         problem = "there is no {…} after the tag"
     except ValueError as error:
@@ -462,7 +462,7 @@ class WatchedFolder:
         return copy
 
     def _look(self) -> dict[str, tuple[int, int]]:
-        found = {}
+        files = {}
         for folder, _, names in os.walk(self.path):
             for name in names:
                 file = os.path.join(folder, name)
@@ -470,5 +470,5 @@ class WatchedFolder:
                     state = os.stat(file)
                 except FileNotFoundError:
                     continue
-                found[file] = (state.st_size, state.st_mtime_ns)
-        return found
+                files[file] = (state.st_size, state.st_mtime_ns)
+        return files

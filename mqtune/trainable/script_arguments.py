@@ -117,7 +117,7 @@ def _checked_texts(name: str, given: object) -> tuple[str, ...]:
     if isinstance(given, re.Pattern):
         raise ConfigurationError(f"{name}={given!r}: give the pattern as text, with flags in it, such as '(?i)loss'")
     texts = tuple(given) if isinstance(given, Sequence) else ()
-    if not isinstance(given, Sequence) or not all(isinstance(each, str) for each in texts):
+    if not isinstance(given, Sequence) or not all(isinstance(text, str) for text in texts):
         raise ConfigurationError(f"{name}: {given!r} is neither text nor a list of texts")
     return texts
 
@@ -139,7 +139,7 @@ def are_patterns(given: object) -> bool:
 def _are_texts(given: object, most: int, most_chars: int) -> bool:
     if not isinstance(given, list | tuple) or len(given) > most:
         return False
-    return all(isinstance(each, str) and "\0" not in each for each in given) and sum(map(len, given)) <= most_chars
+    return all(isinstance(text, str) and "\0" not in text for text in given) and sum(map(len, given)) <= most_chars
 
 
 # Arguments.
@@ -219,10 +219,10 @@ class _Word:
     def of(cls, source: str) -> _Word:
         parts: list[str | _Field] = []
         end = 0
-        for found in _BRACES.finditer(source):
-            parts.append(source[end : found.start()])
-            end = found.end()
-            brace = found[0]
+        for braces in _BRACES.finditer(source):
+            parts.append(source[end : braces.start()])
+            end = braces.end()
+            brace = braces[0]
             if brace in ("{{", "}}"):
                 parts.append(brace[0])
                 continue
@@ -251,18 +251,18 @@ class _Word:
             return
         repeated = next((field.name for field in self.fields if field.repeats), None)
         value = None if repeated is None else values[repeated]
-        for row in [{**values, repeated: each} for each in value] if repeated and isinstance(value, list) else [values]:
+        for row in [{**values, repeated: item} for item in value] if repeated and isinstance(value, list) else [values]:
             yield "".join(part if isinstance(part, str) else part.text(row[part.name]) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _WordGroup:
     """An item of a command: words that are present or absent together."""
 
     words: tuple[_Word, ...]
 
     @classmethod
-    def of(cls, item: Item) -> _Group:
+    def of(cls, item: Item) -> _WordGroup:
         group = cls(tuple(map(_Word.of, item)))
         for word in group.words:
             fields = word.fields
@@ -313,7 +313,7 @@ class ArgumentTemplate:
     """
 
     def __init__(self, items: Iterable[Item]) -> None:
-        self._groups = list(map(_Group.of, _joined(items)))
+        self._groups = list(map(_WordGroup.of, _joined(items)))
         for group in self._groups:
             if group.is_for_each and group.names != _EACH:
                 source = [word.source for word in group.words]
@@ -369,7 +369,7 @@ class ArgumentTemplate:
         return words if self.has_fields else [*words, *plain_arguments(config)]
 
     @staticmethod
-    def _check_option(before: str, group: _Group, config: Mapping[str, object]) -> None:
+    def _check_option(before: str, group: _WordGroup, config: Mapping[str, object]) -> None:
         """Raise ConfigurationError if a missing value would leave an option without its value."""
         word = group.words[0]
         if not (before.startswith("-") and word.is_value):
@@ -430,19 +430,19 @@ class OutputPatterns:
 
     def read(self, line: str) -> Iterator[Report]:
         """Read a line. Yield the report that it completes."""
-        found: Report = {}
+        report: Report = {}
         for pattern in self._patterns:
             if (match := pattern.search(line[:MATCHED_CHARS])) is not None:
-                found |= {name: _value(text) for name, text in match.groupdict().items() if text is not None}
-        if not found:
+                report |= {name: _value(text) for name, text in match.groupdict().items() if text is not None}
+        if not report:
             return
         if len(self._patterns) == 1:
-            yield found
+            yield report
             return
-        if self._gathered.keys() & found.keys() and self._has_metric():
+        if self._gathered.keys() & report.keys() and self._has_metric():
             yield self._gathered
             self._gathered = {}
-        self._gathered |= found
+        self._gathered |= report
         if self._gathered.keys() >= self._groups:
             yield self._gathered
             self._gathered = {}
@@ -471,14 +471,14 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     if len(pattern) > _MOST_PATTERN_CHARS:
         raise ConfigurationError(f"the pattern {shown} of metrics is longer than {_MOST_PATTERN_CHARS:,} characters")
     try:
-        found = re.compile(pattern)
+        compiled = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise ConfigurationError(f"the pattern {shown} of metrics is not a regular expression: {error}") from None
-    if not found.groupindex:
+    if not compiled.groupindex:
         raise ConfigurationError(
             rf"the pattern {shown} of metrics names no metric; name its group, such as (?P<loss>\S+)"
         )
-    return found
+    return compiled
 
 
 def _value(text: str) -> int | float | str:

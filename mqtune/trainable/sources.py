@@ -34,7 +34,7 @@ def source_of(name: str, value: Callable[..., object]) -> str:
     if isinstance(inner, FunctionType):
         lines = linecache.getlines(inner.__code__.co_filename)
         for node in _definitions("".join(lines), name, value.__name__):
-            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
             last = node.end_lineno or first
             if first <= inner.__code__.co_firstlineno <= last:
                 return textwrap.dedent("".join(lines[first - 1 : last])).rstrip()
@@ -43,14 +43,16 @@ def source_of(name: str, value: Callable[..., object]) -> str:
 
 def _method_of(value: type) -> object:
     """Return a method defined in a class's body. Only methods have a source position."""
-    own = (inspect.unwrap(each) for each in map(_function_in, vars(value).values()) if isinstance(each, FunctionType))
-    return next((each for each in own if linecache.getlines(each.__code__.co_filename)), None)
+    own = (
+        inspect.unwrap(member) for member in map(_function_in, vars(value).values()) if isinstance(member, FunctionType)
+    )
+    return next((method for method in own if linecache.getlines(method.__code__.co_filename)), None)
 
 
-def _function_in(found: object) -> object:
-    if isinstance(found, property):
-        return found.fget
-    return found.__func__ if isinstance(found, classmethod | staticmethod) else found
+def _function_in(value: object) -> object:
+    if isinstance(value, property):
+        return value.fget
+    return value.__func__ if isinstance(value, classmethod | staticmethod) else value
 
 
 def _definitions(cell: str, *names: str) -> Iterator[ast.stmt]:
@@ -62,7 +64,7 @@ def _definitions(cell: str, *names: str) -> Iterator[ast.stmt]:
 
 
 def _targets(node: ast.Assign) -> list[str]:
-    return [each.id for each in node.targets if isinstance(each, ast.Name)]
+    return [target.id for target in node.targets if isinstance(target, ast.Name)]
 
 
 def maker_of(value: FunctionType) -> ast.FunctionDef:
@@ -76,9 +78,9 @@ def maker_of(value: FunctionType) -> ast.FunctionDef:
     """
     node, code = _node_of(value.__code__), value.__code__
     arguments = node.args
-    for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]:
-        if each is not None:
-            each.annotation = None
+    for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]:
+        if argument is not None:
+            argument.annotation = None
     arguments.defaults, arguments.kw_defaults = [], [None] * len(arguments.kwonlyargs)
     if isinstance(node, ast.Lambda):
         variable = "made"
@@ -114,12 +116,12 @@ def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lam
     nodes = list(ast.walk(ast.Module(body_of(text), [])))
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == code.co_firstlineno:
                 return node
-    lambdas = [each for each in nodes if isinstance(each, ast.Lambda) and each.lineno == code.co_firstlineno]
-    if code.co_name == "<lambda>" and (found := _innermost(lambdas, code)) is not None:
-        return found
+    lambdas = [node for node in nodes if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
+    if code.co_name == "<lambda>" and (lambda_ := _innermost(lambdas, code)) is not None:
+        return lambda_
     raise NoSource(f"{code.co_qualname}, whose source is not known, or has changed since it was run")
 
 
@@ -139,8 +141,8 @@ def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:
             node for node in lambdas if isinstance(node.body, ast.Constant) and node.body.value in code.co_consts
         ]
         return lambdas[0] if len(lambdas) == 1 else None
-    found = [node for node in lambdas if holds(node)]
-    return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
+    holding = [node for node in lambdas if holds(node)]
+    return max(holding, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
 def _own_names(value: FunctionType) -> list[str]:
@@ -173,8 +175,8 @@ def _symbols(source: str) -> Iterator[tuple[bool, symtable.Symbol]]:
 
 def names_in(source: str) -> list[str]:
     """Return the external names that a source uses, in order."""
-    used = (each for is_top, each in _symbols(source) if each.is_global() or (is_top and each.is_referenced()))
-    return list(dict.fromkeys(each.get_name() for each in used))
+    used = (symbol for is_top, symbol in _symbols(source) if symbol.is_global() or (is_top and symbol.is_referenced()))
+    return list(dict.fromkeys(name.get_name() for name in used))
 
 
 def submodules_in(source: str, name: str, module: str) -> Iterator[str]:
@@ -199,28 +201,34 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 def _globals_of(function: FunctionType) -> Iterator[str]:
     """Yield the global names that a function reads, without attribute names."""
     for code in _codes_in(function.__code__):
-        yield from (str(each.argval) for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
+        yield from (
+            str(instruction.argval) for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_GLOBAL"
+        )
 
 
 def set_names(statements: list[ast.stmt]) -> set[str]:
     """Return the names that a module's statements set."""
     symbols = _symbols(ast.unparse(ast.Module(statements, [])))
-    return {each.get_name() for is_top, each in symbols if is_top and (each.is_assigned() or each.is_imported())}
+    return {
+        symbol.get_name() for is_top, symbol in symbols if is_top and (symbol.is_assigned() or symbol.is_imported())
+    }
 
 
 def set_globals(source: bytes) -> set[str]:
     """Return the names of a module that its functions set by a global statement."""
     symbols = _symbols(source.decode())
     return {
-        each.get_name() for is_top, each in symbols if not is_top and each.is_declared_global() and each.is_assigned()
+        symbol.get_name()
+        for is_top, symbol in symbols
+        if not is_top and symbol.is_declared_global() and symbol.is_assigned()
     }
 
 
 def used_globals(value: UserObject, names: Mapping[str, UserObject]) -> Iterator[str]:
     """Yield the module names that a function or class uses, directly or through others there."""
     waiting, seen = [value], set[str]()
-    for found in waiting:
-        kind = found if isinstance(found, FunctionType | type) else type(found)
+    for used in waiting:
+        kind = used if isinstance(used, FunctionType | type) else type(used)
         inner = vars(kind).values() if isinstance(kind, type) else [inspect.unwrap(kind)]
         for function in filter(inspect.isfunction, map(_function_in, inner)):
             for name in _globals_of(function):

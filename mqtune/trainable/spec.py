@@ -86,19 +86,19 @@ class TrainableSpec:
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> TrainableSpec:
         """Decode the values of ``encode``. Unknown fields are ignored."""
-        found = {name: values[name] for name in _FIELDS if name in values}
-        texts = [found.get("name"), found.get("module", ""), found.get("script", "")]
-        is_named = all(isinstance(each, str) and "\0" not in each and len(each) <= _LONGEST_NAME for each in texts)
-        kind, adapter = found.get("kind", "function"), found.get("adapter", "")
+        known = {name: values[name] for name in _FIELDS if name in values}
+        texts = [known.get("name"), known.get("module", ""), known.get("script", "")]
+        is_named = all(isinstance(text, str) and "\0" not in text and len(text) <= _LONGEST_NAME for text in texts)
+        kind, adapter = known.get("kind", "function"), known.get("adapter", "")
         is_known = kind in _KINDS and (adapter == "" or (kind == "function" and _is_path(adapter)))
-        is_known = is_known and all(isinstance(found.get(name, False), bool) for name in ("is_main", "is_carried"))
-        arguments, metrics = found.get("arguments", ()), found.get("metrics", ())
+        is_known = is_known and all(isinstance(known.get(name, False), bool) for name in ("is_main", "is_carried"))
+        arguments, metrics = known.get("arguments", ()), known.get("metrics", ())
         is_call = are_items(arguments) and are_patterns(metrics) and (kind == "script" or not (arguments or metrics))
         if not (is_named and is_known and is_call):
             raise TrainableNotFound(
-                f"{reprlib.repr(found)} names no trainable: its driver runs another version of mqtune, or is not one of mqtune"
+                f"{reprlib.repr(known)} names no trainable: its driver runs another version of mqtune, or is not one of mqtune"
             )
-        return cls(**found | {"arguments": tuple(map(tuple, arguments)), "metrics": tuple(metrics)})
+        return cls(**known | {"arguments": tuple(map(tuple, arguments)), "metrics": tuple(metrics)})
 
     @classmethod
     def of(cls, trainable: object, *, adapter: str = "") -> tuple[TrainableSpec, Path]:
@@ -179,21 +179,21 @@ class TrainableSpec:
 
     def locate(self, code_root: Path) -> Path:
         """Return the trainable's file below *code_root*."""
-        what = f"script {self.script!r}" if self.script else f"module {self.module!r}"
-        what = f"{what} of trainable {self.name!r}"
+        named = f"script {self.script!r}" if self.script else f"module {self.module!r}"
+        named = f"{named} of trainable {self.name!r}"
         parts = Path(self.script).parts if self.script else self.module.split(".")
         if not all(parts) or any(part == ".." or "/" in part for part in parts):
-            raise TrainableNotFound(f"{what} is not a path below a code root")
+            raise TrainableNotFound(f"{named} is not a path below a code root")
         base = code_root.joinpath(*parts)
         package = "__main__.py" if self.kind == "script" else "__init__.py"
         choices = [base] if self.script else [base.with_name(base.name + ".py"), base / package]
         path = next((path for path in choices if path.is_file()), None)
         if path is None:
             raise TrainableNotFound(
-                f"{what} is not below the code root {code_root}: start this program and the workers in one folder, the one that "
+                f"{named} is not below the code root {code_root}: start this program and the workers in one folder, the one that "
                 "has the code, or give workers that folder by --code-root"
             )
-        _check_inside(path, code_root, what)
+        _check_inside(path, code_root, named)
         return path
 
     def put_first(self, code_root: Path) -> None:
@@ -236,18 +236,18 @@ class TrainableSpec:
                 f"module {self.module!r} is {file or 'built into Python'} here, and not {path} below the code root: give the "
                 "trainable's module another name"
             )
-        found: object = module
+        loaded: object = module
         for part in self.name.split("."):
-            found = getattr(found, part, None)
+            loaded = getattr(loaded, part, None)
         # A function imported from elsewhere is not below the code root: subprocess.call accepts a config too.
-        is_own = getattr(found, "__module__", None) == module.__name__
-        if not callable(found) or not is_own or inspect.isclass(found) is not (self.kind == "class"):
+        is_own = getattr(loaded, "__module__", None) == module.__name__
+        if not callable(loaded) or not is_own or inspect.isclass(loaded) is not (self.kind == "class"):
             raise TrainableNotFound(
                 f"{path} does not define the {self.kind} {self.name!r}; is the code on this machine up to date?"
             )
-        if isinstance(found, type):
-            _check_class(found)
-        return _adapted(cast("Function", found), self.adapter) if self.adapter else cast("Loaded", found)
+        if isinstance(loaded, type):
+            _check_class(loaded)
+        return _adapted(cast("Function", loaded), self.adapter) if self.adapter else cast("Loaded", loaded)
 
 
 #: Computed once: a worker decodes a spec for each attempt.
@@ -278,25 +278,25 @@ def _is_path(adapter: object) -> bool:
 def _adapted(function: Function, path: str) -> Function:
     module, _, name = path.partition(":")
     try:
-        found: object = getattr(importlib.import_module(module), name, None)
+        adapted: object = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError:
-        found = None
-    known = next((each for each in _adapters if each is found), None)
+        adapted = None
+    known = next((adapter for adapter in _adapters if adapter is adapted), None)
     if known is None:
         raise TrainableNotFound(f"mqtune here has no adapter {path!r}: its driver runs another version")
     return known(function)
 
 
-def _check_inside(path: Path, code_root: Path, what: str) -> None:
+def _check_inside(path: Path, code_root: Path, named: str) -> None:
     """Raise TrainableNotFound if a file links outside the code root, or is in a package."""
     real = path.resolve()
     if code_root.resolve() not in real.parents:
-        raise TrainableNotFound(f"{what} is a link to {real}, which is not below the code root {code_root}")
+        raise TrainableNotFound(f"{named} is a link to {real}, which is not below the code root {code_root}")
     # A project's folder often has a virtual environment, with programs for anything.
     for folder in path.relative_to(code_root).parents:
         if folder.parts and (folder.name == "site-packages" or (code_root / folder / "pyvenv.cfg").exists()):
             raise TrainableNotFound(
-                f"{what} is an installed package's, in {code_root / folder}: trainables are your own"
+                f"{named} is an installed package's, in {code_root / folder}: trainables are your own"
             )
 
 
@@ -311,7 +311,7 @@ def extras_of(function: Function) -> tuple[str, ...]:
     """
     signature = signature_of(function)
     # The first parameter is the config, under any name.
-    named = {each.name for each in list(signature.parameters.values())[1:] if each.kind in _BY_NAME}
+    named = {parameter.name for parameter in list(signature.parameters.values())[1:] if parameter.kind in _BY_NAME}
     extras = tuple(name for name in _EXTRAS if name in named)
     try:
         signature.bind({}, **dict.fromkeys(extras))
@@ -349,9 +349,9 @@ def _check_class(trainable: type) -> None:
 
 def _name_script(path: Path) -> tuple[TrainableSpec, Path]:
     if not path.is_file():
-        what = "is not a file" if path.exists() else "does not exist"
+        problem = "is not a file" if path.exists() else "does not exist"
         raise TrainableNotFound(
-            f"trainable script {str(path)!r} {what}; give the path of your own program, such as train.py, without an interpreter"
+            f"trainable script {str(path)!r} {problem}; give the path of your own program, such as train.py, without an interpreter"
         )
     _check_executable(path)
     script, root = below_root(path)

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
         REMEMBERED as REMEMBERED,
         ExperimentHere as ExperimentHere,
     )
-    from mqtune.worker.flower import Rows as Rows
+    from mqtune.worker.flower import FlowerRows as FlowerRows
     from mqtune.worker.gpu_probe import Gpu as Gpu
     from mqtune.worker.gpus import GpuProbe as GpuProbe
     from mqtune.worker.impairments import Cause as Cause, Impairments as Impairments
     from mqtune.worker.importers import (
-        Importer as Importer,
+        ImporterHandle as ImporterHandle,
         Importers as Importers,
         ImportKey as ImportKey,
         SlotZygotes as SlotZygotes,
@@ -111,11 +111,11 @@ _NAMES = {
         "without_devices",
     ),
     "experiments": ("ExperimentHere", "REMEMBERED"),
-    "flower": ("Rows",),
+    "flower": ("FlowerRows",),
     "gpu_probe": ("Gpu",),
     "gpus": ("GpuProbe",),
     "impairments": ("Cause", "Impairments"),
-    "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
+    "importers": ("ImportKey", "ImporterHandle", "Importers", "SlotZygotes"),
     "logs": ("LogLimits", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
     "preloads": ("Preloads",),

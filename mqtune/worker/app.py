@@ -51,7 +51,7 @@ from mqtune.journal.retry import retrying
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.consumer_watch import ConsumerWatch
 from mqtune.worker.devices import SlotPlan
-from mqtune.worker.flower import Rows, Text, failure, latest_report
+from mqtune.worker.flower import FlowerRows, Text, failure, latest_report
 from mqtune.worker.log_format import format_handlers
 from mqtune.worker.ports import CheckStart, MakeServices, WorkerHost, WorkerService
 from mqtune.worker.privileges import become, conceal
@@ -213,7 +213,7 @@ class TrialRequest(Request):
         return {**super().info(safe), **shown}
 
 
-def _refusing(command: str, reason: str) -> Callable[..., object]:
+def _make_refusal(command: str, reason: str) -> Callable[..., object]:
     def refuse(_: object, **asked: object) -> object:
         logger.warning("remote command %s (%s) is refused: %s", command, asked, reason)
         return nok(f"not done: {reason}")
@@ -238,7 +238,7 @@ class TrialWorker(Worker):
                 # The banner is no JSON.
                 kwargs["quiet"] = True
             # Celery would report success, and they would have no effect.
-            Panel.data.update({name: _refusing(name, reason) for name, reason in _REFUSED_COMMANDS.items()})
+            Panel.data.update({name: _make_refusal(name, reason) for name, reason in _REFUSED_COMMANDS.items()})
             Panel.data.update({"revoke": self._revoke, "terminate": self._terminate})
         except MqtuneError as error:
             # One line instead of a traceback.
@@ -252,7 +252,7 @@ class TrialWorker(Worker):
         # Flower enables task events every five seconds, which is too late for the first trials.
         self.task_events: bool = self.task_events or self.app.is_watched
         # The URL of a socket can't name a transport class; this affects only the worker's own process.
-        one, following = (f"{__name__}:{each.__name__}" for each in (TrialTransport, FollowingTransport))
+        one, following = (f"{__name__}:{transport.__name__}" for transport in (TrialTransport, FollowingTransport))
         TRANSPORT_ALIASES.update({"redis": one, "rediss": one, "sentinel": following})
         prepared: dict[str, Any] = super().prepare_args(**kwargs)
         return prepared
@@ -351,7 +351,7 @@ class TrialApp(Celery):
     trials: TrialPool
     runtime: WorkerRuntime
     revokes: Revokes
-    rows: Rows
+    rows: FlowerRows
 
     @cached_property
     def Worker(self) -> Any:  # noqa: N802 - Celery's name
@@ -373,7 +373,7 @@ class TrialApp(Celery):
         # Received messages leave the queue. An acknowledgement would cost two round trips a trial and save nothing: a
         # lost message is published again.
         queues = queues_of(queue)
-        self.conf.update(task_queues=[Queue(each, no_ack=True) for each in queues], task_default_queue=queues[0])
+        self.conf.update(task_queues=[Queue(queue, no_ack=True) for queue in queues], task_default_queue=queues[0])
         for celerys in (self.conf.broker_read_url, self.conf.broker_write_url):
             check_broker(self.settings.broker, celerys)
         timing = self.settings.timing
@@ -404,7 +404,7 @@ class RuntimeStep(bootsteps.StartStopStep):
         take_process()
         if settings.owner_fd is not None:
             end_with_owner(settings.owner_fd)
-        rows = app.rows = Rows(lambda: getattr(worker.consumer, "event_dispatcher", None))
+        rows = app.rows = FlowerRows(lambda: getattr(worker.consumer, "event_dispatcher", None))
 
         def close_unused() -> None:
             # A thousand workers would otherwise meet Redis' limit of 10,000 connections.
@@ -569,10 +569,10 @@ class _Consuming(OneClient):
 
     def _brpop_read(self, **options: Any) -> Any:
         # kombu's class follows this one among the bases.
-        return _unless_malformed(partial(super()._brpop_read, **options))  # type: ignore[misc]
+        return _drop_malformed(partial(super()._brpop_read, **options))  # type: ignore[misc]
 
     def _receive_one(self, client: Any) -> Any:
-        return _unless_malformed(partial(super()._receive_one, client))  # type: ignore[misc]
+        return _drop_malformed(partial(super()._receive_one, client))  # type: ignore[misc]
 
 
 #: The worker's channels: one to consume, one for remote commands, one for events.
@@ -614,7 +614,7 @@ class FollowingTransport(_Sparing, redis_transport.SentinelTransport):
     Channel = FollowingChannel
 
 
-def _unless_malformed(read: Callable[[], Any]) -> Any:
+def _drop_malformed(read: Callable[[], Any]) -> Any:
     """Read and handle a message. Drop a malformed message, which would end the worker."""
     try:
         return read()

@@ -26,7 +26,7 @@ from mqtune.trainable.process.protocol import StartMessage
 from mqtune.worker.control_pipe import ControlPipe, parse_count
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
-from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult, noise
+from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult, describe_noise
 from mqtune.worker.ports import NO_HOOKS, WorkerHooks
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
@@ -242,22 +242,24 @@ class AttemptRun:
                 self._apply(word)
             except ValueError as error:
                 # It comes from a newer driver, or from no driver at all.
-                what = f"trial {self.claim.trial} attempt {self.claim.attempt}"
-                logger.warning("%s got %.100r, which this version of mqtune does not understand: %s", what, word, error)
+                named = f"trial {self.claim.trial} attempt {self.claim.attempt}"
+                logger.warning(
+                    "%s got %.100r, which this version of mqtune does not understand: %s", named, word, error
+                )
 
     def _apply(self, word: str) -> None:
-        what, _, number = word.partition(":")
-        if what == "save":
+        order, _, number = word.partition(":")
+        if order == "save":
             self._control.request_save(parse_count(number))
-        elif what == "go":
+        elif order == "go":
             sequence, _, answer = number.partition(":")
             self._control.release(parse_count(sequence), answer)
-        elif what == UNDRIVEN:
+        elif order == UNDRIVEN:
             self._reason_type = UNDRIVEN
             self.requeue("nobody drives the experiment any more")
         else:
-            self.drops_unwritten |= Intent(what) in _FINAL
-            self._want(Intent(what))
+            self.drops_unwritten |= Intent(order) in _FINAL
+            self._want(Intent(order))
 
     def on_end_frame(self) -> None:
         """Handle the end of the trainable: the next attempt may prepare while this one's process is ended."""
@@ -269,9 +271,9 @@ class AttemptRun:
         self._offer_slot()
         self._hurry(self._worker.timing.stop_grace_s)
 
-    def on_noise(self, what: str) -> None:
+    def on_noise(self, fault: str) -> None:
         """Fail the attempt because its process has sent malformed data; its earlier reports count."""
-        self.fail(*noise(what))
+        self.fail(*describe_noise(fault))
 
     def fail(self, error_type: str, error: str) -> None:
         """Kill the attempt's processes and fail it, for this reason; its reports count."""
@@ -452,7 +454,7 @@ class AttemptRun:
         reports = 0 if stream is None or self._has_gap else stream.sequence
         # Otherwise a server that was set back between a dict and its report would never get the dict again.
         self.write_again_if_in_doubt()
-        by = self._ended_by(ended.end)
+        by = self._find_end_cause(ended.end)
         if self.journal.end(self.claim, ended.encode(), reports=reports, by=by):
             return ended
         if stream is None or not reports:
@@ -464,7 +466,7 @@ class AttemptRun:
         lost = replace(ended, **LACKS_REPORTS._asdict())
         return lost if self.journal.end(self.claim, lost.encode(), by="worker") else None
 
-    def _ended_by(self, end: AttemptEnd) -> EndedBy:
+    def _find_end_cause(self, end: AttemptEnd) -> EndedBy:
         """Return the cause of its end, by which the other seats of a gang end."""
         is_told = self._intent is not Intent.RUN
         if self._gives_back or (end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) and not is_told):
@@ -511,7 +513,7 @@ class AttemptRun:
                 self._refusal = "" if self.seat or self.has_reported else refusal_in(folder)
             if problem[0] and self.pid is None and self._intent is Intent.RUN:
                 self._worker.slots.back_off.note_problem("started", f"{problem[0]}: {problem[1]}")
-            ended = self._ended(status, problem, stdout, stderr)
+            ended = self._make_end_event(status, problem, stdout, stderr)
             self._worker.hooks.ending(self, ended.end)
             return ended
         finally:
@@ -572,7 +574,7 @@ class AttemptRun:
                 if not gone.again:
                     break
                 pid = zygote.wait_started()
-            stays, self._retired = zygote.keep(gone.status, partial(self._objection, turn))
+            stays, self._retired = zygote.keep(gone.status, partial(self._find_objection, turn))
             if not stays:
                 turn.settles()
             return gone.status
@@ -588,7 +590,7 @@ class AttemptRun:
             self._offer_slot()
             self._worker.uplink.detach(stream)
 
-    def _objection(self, turn: Turn, stays: bool) -> str:
+    def _find_objection(self, turn: Turn, stays: bool) -> str:
         """Return why this worker gives the process of the attempt, if it *stays*, to no other.
 
         The result is empty if it does.
@@ -671,7 +673,7 @@ class AttemptRun:
                 if not rungs:
                     says_by = min(says_by, now + silent_s)
 
-    def _ended(self, status: int | None, problem: Problem, stdout: Path, stderr: Path) -> AttemptEnded:
+    def _make_end_event(self, status: int | None, problem: Problem, stdout: Path, stderr: Path) -> AttemptEnded:
         packed = self.stream.end if self.stream is not None else None
         said = None if packed is None else decode_value(packed)
         end, error_type, error = ending = AttemptOutcome(

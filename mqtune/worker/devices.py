@@ -175,15 +175,15 @@ def find_gpu_memory(asked: str, gpus: tuple[str, ...], timing: Timing = Timing()
     _check_known(gpus, installed)
     if declared_mb is not None:
         return declared_mb
-    found = [_memory_mb(gpu, installed) for gpu in gpus]
-    if all(found) and len({*found}) > 1:
-        shown = ", ".join(f"{gpu}: {mb / _MB_PER_GB:.1f} GB" for gpu, mb in zip(gpus, found, strict=True))
+    sizes = [_memory_mb(gpu, installed) for gpu in gpus]
+    if all(sizes) and len({*sizes}) > 1:
+        shown = ", ".join(f"{gpu}: {mb / _MB_PER_GB:.1f} GB" for gpu, mb in zip(gpus, sizes, strict=True))
         logger.warning(
             "the GPUs differ (%s): each slot offers what the smallest has; start a worker for each kind: --gpus %s,",
             shown,
             gpus[0],
         )
-    return min(found)
+    return min(sizes)
 
 
 def _declared_mb(asked: str) -> int:

@@ -38,7 +38,7 @@ _GOES_BACK: Final = "retried"
 _NOT_SENT: Final = {"sent": None, "client": None}
 
 
-class Rows:
+class FlowerRows:
     """Corrects Flower's rows by sending events. Thread-safe; failures never disturb a trial.
 
     Flower takes a row's state from the event's name and everything else from its fields. Each event has the complete

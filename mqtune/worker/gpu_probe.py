@@ -111,13 +111,13 @@ class Nvml:
 
     def gpus(self) -> list[Gpu]:
         try:
-            found = [self._gpu(index) for index in range(self._nvml.nvmlDeviceGetCount())]
+            gpus = [self._gpu(index) for index in range(self._nvml.nvmlDeviceGetCount())]
         except self._nvml.NVMLError as error:
             raise NoAnswer(f"NVML: {error}") from None
-        if not found:
+        if not gpus:
             # A driver without a device has lost it, as nvidia-smi reports.
             raise NoAnswer("NVML: no devices were found")
-        return found
+        return gpus
 
     def _gpu(self, index: int) -> Gpu:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
@@ -139,20 +139,20 @@ class Nvml:
         return used, unknown
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        found = {}
+        by_device = {}
         for device in devices:
             with contextlib.suppress(self._nvml.NVMLError):
                 those = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle(device))
-                if all(each.usedGpuMemory is not None for each in those):
-                    found[device] = {int(each.pid): int(each.usedGpuMemory) for each in those}
-        return found
+                if all(process.usedGpuMemory is not None for process in those):
+                    by_device[device] = {int(process.pid): int(process.usedGpuMemory) for process in those}
+        return by_device
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
-        found = dict.fromkeys(devices, _UNKNOWN)
+        by_device = dict.fromkeys(devices, _UNKNOWN)
         for device in devices:
             with contextlib.suppress(self._nvml.NVMLError):
-                found[device] = self._use(self._handle(device))
-        return found
+                by_device[device] = self._use(self._handle(device))
+        return by_device
 
     def _use(self, handle: object) -> Use:
         nvml = self._nvml
@@ -174,10 +174,10 @@ class Nvml:
             # The UUID of a GPU, or of a part of one (MIG).
             return self._nvml.nvmlDeviceGetHandleByUUID(device.encode())
         except self._nvml.NVMLError:
-            found = matching(device, self.gpus())
-            if found is None:
+            gpu = matching(device, self.gpus())
+            if gpu is None:
                 raise
-            return self._nvml.nvmlDeviceGetHandleByIndex(int(found.number))
+            return self._nvml.nvmlDeviceGetHandleByIndex(int(gpu.number))
 
 
 class NvidiaSmi:
@@ -204,10 +204,10 @@ class NvidiaSmi:
         used: dict[str, int] = {}
         unknown: dict[str, str] = {}
         for device in devices:
-            found = matching(device, full)
-            if found is None:
+            gpu = matching(device, full)
+            if gpu is None:
                 unknown[device] = "nvidia-smi does not list it; nvidia-ml-py may know it: pip install nvidia-ml-py"
-            elif (size := _mebibytes(*full[found])) is None:
+            elif (size := _mebibytes(*full[gpu])) is None:
                 unknown[device] = "nvidia-smi does not say"
             else:
                 used[device] = size
@@ -215,23 +215,25 @@ class NvidiaSmi:
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
         listed = self._rows(_SMI_TIMEOUT_S["used"], ())
-        found: dict[str, dict[int, int]] = {device: {} for device in devices if matching(device, listed) is not None}
-        names = {gpu.uuid: device for device in found if (gpu := matching(device, listed)) is not None}
+        by_device: dict[str, dict[int, int]] = {
+            device: {} for device in devices if matching(device, listed) is not None
+        }
+        names = {gpu.uuid: device for device in by_device if (gpu := matching(device, listed)) is not None}
         for uuid, pid, used in self._query("compute-apps", ("gpu_uuid", "pid", "used_memory"), _SMI_TIMEOUT_S["used"]):
             device = names.get(uuid, "")
-            if device in found and pid.isdecimal():
+            if device in by_device and pid.isdecimal():
                 size = _mebibytes(used)
                 if size is None:
                     # In a container it may not know.
-                    del found[device]
+                    del by_device[device]
                 else:
-                    found[device][int(pid)] = size
-        return found
+                    by_device[device][int(pid)] = size
+        return by_device
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
         rows = self._rows(_SMI_TIMEOUT_S["used"], _SMI_USE)
-        found = ((device, matching(device, rows)) for device in devices)
-        return {device: _UNKNOWN if gpu is None else _use_of(*rows[gpu]) for device, gpu in found}
+        gpus = ((device, matching(device, rows)) for device in devices)
+        return {device: _UNKNOWN if gpu is None else _use_of(*rows[gpu]) for device, gpu in gpus}
 
     def _rows(self, timeout_s: float, more: Sequence[str]) -> dict[Gpu, list[str]]:
         """Return the GPUs, each with the texts of these fields."""
@@ -240,12 +242,12 @@ class NvidiaSmi:
             Gpu(number, uuid, _mebibytes(total) or 0): said for number, uuid, total, *said in rows if number.isdecimal()
         }
 
-    def _query(self, what: str, fields: Sequence[str], timeout_s: float) -> list[list[str]]:
+    def _query(self, kind: str, fields: Sequence[str], timeout_s: float) -> list[list[str]]:
         """Return the command's answer about GPUs, or about processes, as rows of these fields.
 
         Remarks that it prints are left out.
         """
-        options = f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"
+        options = f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"
         answer = _answer("nvidia-smi", [self._command, *options], timeout_s)
         if answer.returncode:
             raise _failure("nvidia-smi", answer)

@@ -126,7 +126,7 @@ class Impairments:
             return
         now = self._clock()
         with self._lock:
-            before = [each.since for device in devices if (each := self._causes.get((device, kind))) is not None]
+            before = [known.since for device in devices if (known := self._causes.get((device, kind))) is not None]
             cause.since, cause.due_at = min([*before, now]), self._monotonic() + cause.pause_s
             cause.retry_at = now + cause.pause_s if math.isfinite(cause.pause_s) else 0.0
             self._causes = {**self._causes, **{(device, kind): cause for device in devices}}
@@ -139,7 +139,7 @@ class Impairments:
         disabled = {device: cause for (device, kind), cause in self._causes.items() if kind == "by_hand"}
         for device, by in devices.items():
             if device not in disabled:
-                ends = f"it is enabled: mqtune drain {self._worker}:{device} --undo"
+                ends = f"it is enabled: mqtune fleet undrain {self._worker}:{device}"
                 self.put([device], "by_hand", Cause(f"disabled by {by}", ends))
         for device, cause in disabled.items():
             if device not in devices:
@@ -148,8 +148,8 @@ class Impairments:
     def lift(self, cause: Cause, why: str = "") -> None:
         """End a cause on all its devices. *why* replaces its expected end in the log."""
         with self._lock:
-            lifted = [device for (device, _), each in self._causes.items() if each is cause]
-            self._causes = {key: each for key, each in self._causes.items() if each is not cause}
+            lifted = [device for (device, _), known in self._causes.items() if known is cause]
+            self._causes = {key: known for key, known in self._causes.items() if known is not cause}
         for device in lifted:
             named = "the worker is all right" if device == WHOLE_WORKER else f"device {device} is in use"
             logger.warning("%s again: %s", named, why or cause.ends)

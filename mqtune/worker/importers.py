@@ -105,7 +105,7 @@ class OfferedImporter:
         return self.process is not None and not key.program.spawns and key.program.code_root == self._code_root
 
 
-class Importer:
+class ImporterHandle:
     """An importer's process. Any thread may call it.
 
     The thread that creates it must live as long as the worker (see die_with_parent).
@@ -260,7 +260,7 @@ class Importer:
             self._failure = error
             raise
 
-    def refused(self, error: Exception) -> tuple[str, str] | None:
+    def find_blamed_module(self, error: Exception) -> tuple[str, str] | None:
         """Return the preloaded module that caused this import error, and the error's text.
 
         The name is empty if any of them may be the cause. Return None if no preloaded module caused it.
@@ -363,9 +363,8 @@ class Importer:
         reaper.kill(self._process, 0)
         reaper.clear(self._timing.zygote_close_s, str(self.key.spec))
 
-    @property
-    def size(self) -> int:
-        """The bytes of memory of its processes and its zygotes'.
+    def measure_memory(self) -> int:
+        """Return the bytes of memory of its processes and its zygotes'.
 
         Pages that they share with others count in part.
         """
@@ -417,7 +416,7 @@ class Importers:
         varies: the variables that are not the same in the environments of all slots.
         most_bytes: how much memory unused importers may have together; the one used last is always kept.
         kept: how many programs' importers are kept.
-        make: makes an importer; None for ``Importer``.
+        make: makes an importer; None for ``ImporterHandle``.
     """
 
     def __init__(
@@ -428,7 +427,7 @@ class Importers:
         *,
         most_bytes: float,
         kept: int = KEPT,
-        make: Callable[..., Importer] | None = None,
+        make: Callable[..., ImporterHandle] | None = None,
         timing: Timing = Timing(),
         clock: Clock = time,
     ) -> None:
@@ -441,18 +440,18 @@ class Importers:
         self.offered: OfferedImporter | None = None
         self._most_bytes = most_bytes
         self._kept = kept
-        self._make = make or Importer
+        self._make = make or ImporterHandle
         self._lock = threading.Lock()
         #: In the order of their last use.
-        self._all: list[Importer] = []
+        self._all: list[ImporterHandle] = []
 
     @property
-    def all(self) -> list[Importer]:
+    def all(self) -> list[ImporterHandle]:
         """All importers, in the order of their last use."""
         with self._lock:
             return list(self._all)
 
-    def use(self, key: ImportKey, environment: Mapping[str, str]) -> Importer:
+    def use(self, key: ImportKey, environment: Mapping[str, str]) -> ImporterHandle:
         """Return an importer for a slot with this environment, in use until ``leave``.
 
         It has imported the current code, or is about to, or is new. Unused ones of this key that are dead, or have
@@ -480,13 +479,13 @@ class Importers:
             self.trim()
         return current
 
-    def leave(self, importer: Importer) -> None:
+    def leave(self, importer: ImporterHandle) -> None:
         """Record that a turn that used this importer has ended."""
         with self._lock:
             importer.users -= 1
             importer.used_at = self._clock.monotonic()
 
-    def drop(self, importer: Importer) -> None:
+    def drop(self, importer: ImporterHandle) -> None:
         """Close an importer, unless a turn uses it, or it is closed."""
         with self._lock:
             if importer.users or importer not in self._all:
@@ -500,7 +499,7 @@ class Importers:
         kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[: self._kept]
         # A carried trainable is in its importer alone.
         unused = [one for one in known if not one.users and (one.is_dead or not one.key.spec.is_carried)]
-        sizes = [one.size if len(known) > 1 else 0 for one in unused]
+        sizes = [one.measure_memory() if len(known) > 1 else 0 for one in unused]
         total = sum(sizes)
         for importer, size in zip(unused, sizes, strict=True):
             is_too_much = importer.key not in kept_keys or (importer is not known[-1] and total > self._most_bytes)
@@ -524,7 +523,7 @@ class _Forked(NamedTuple):
     """A zygote with its importer, and how often that had imported something before."""
 
     zygote: ZygoteHandle
-    importer: Importer
+    importer: ImporterHandle
     imports: int
 
 
@@ -544,7 +543,7 @@ class SlotZygotes:
         self._lock = threading.Lock()
         self._forked: dict[ImportKey, _Forked] = {}
 
-    def of(self, importer: Importer, wait: Callable[[], None]) -> ZygoteHandle:
+    def of(self, importer: ImporterHandle, wait: Callable[[], None]) -> ZygoteHandle:
         """Return the slot's zygote of a ready importer, a new one if that has imported more since.
 
         Args:
@@ -572,7 +571,7 @@ class SlotZygotes:
             self._forked[importer.key] = _Forked(zygote, importer, imports)
         return zygote
 
-    def keeping(self, importer: Importer) -> ZygoteHandle | None:
+    def find_keeping(self, importer: ImporterHandle) -> ZygoteHandle | None:
         """Return the importer's zygote that holds a process, with all imports, for the next trial.
 
         Return None without one.

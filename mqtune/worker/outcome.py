@@ -34,14 +34,14 @@ _BROKEN: Final = re.compile(
 
 def broken_device(error: str) -> str:
     """Return the words of an error that name a broken device; empty without such words."""
-    found = _BROKEN.search(error)
-    return found[1] if found else ""
+    named = _BROKEN.search(error)
+    return named[1] if named else ""
 
 
-def noise(what: str) -> tuple[str, str]:
+def describe_noise(fault: str) -> tuple[str, str]:
     """Return type and text of the error of a trial that has sent malformed data."""
     return "Noise", (
-        f"the trial's process sent malformed data: {what}; some code in it has written to the pipe to its worker: "
+        f"the trial's process sent malformed data: {fault}; some code in it has written to the pipe to its worker: "
         f"don't write to file "
         "descriptors that the trainable has not opened"
     )
@@ -126,20 +126,20 @@ class AttemptOutcome:
             return Ending(AttemptEnd.FAILED, *self.fault)
         if self.dropped and intent is not Intent.RUN:
             # Also of a trainable that was through before it heard: its last reports are not in the journal.
-            return Ending(intent.effect.end, "", _without_dropped(self.dropped))
+            return Ending(intent.effect.end, "", _say_dropped(self.dropped))
         # A trainable that raises StopTrial without an intent has ended by itself.
         if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):
             return Ending(AttemptEnd.COMPLETED, error=self.refusal)
         error = self.problem if said is None else (said["error_type"], said["error"])
         if self.outlived_s is not None:
-            return Ending(AttemptEnd.FAILED, "AttemptTimeout", _outlived(self.outlived_s, error[1]))
+            return Ending(AttemptEnd.FAILED, "AttemptTimeout", _say_outlived(self.outlived_s, error[1]))
         if intent is not Intent.RUN and not (intent is Intent.PAUSE and self._failed_before(heard=heard)):
             return Ending(intent.effect.end, *error)
         if said is None and error[0]:
             # It never ran, and another worker may be able to run it.
             return Ending(AttemptEnd.LOST if error[0] in _ZYGOTES_FAULT else AttemptEnd.HANDED_BACK, *error)
         if said is None:
-            error = _exit_text(self.status)
+            error = _describe_exit(self.status)
         if not self.forced and _was_killed(self.status):
             if self.memory_ran_out():
                 error = ("OutOfMemory", f"{error[1]}\n{_OUT_OF_MEMORY}")
@@ -162,12 +162,12 @@ class AttemptOutcome:
         return not os.WIFSIGNALED(self.status) or os.WTERMSIG(self.status) != STOP_SIGNAL
 
 
-def _without_dropped(reports: int) -> str:
+def _say_dropped(reports: int) -> str:
     last = "its last report was" if reports == 1 else f"its last {reports:,} reports were"
     return f"{last} dropped: it was told to end while Redis had no memory left (maxmemory)"
 
 
-def _outlived(timeout_s: float, error: str) -> str:
+def _say_outlived(timeout_s: float, error: str) -> str:
     text = (
         f"the attempt ran longer than its timeout_s of {timeout_s:g} s and was stopped; give trials more time, or "
         "smaller budgets"
@@ -183,7 +183,7 @@ def _was_killed(status: int | None) -> bool:
     )
 
 
-def _exit_text(status: int | None) -> tuple[str, str]:
+def _describe_exit(status: int | None) -> tuple[str, str]:
     """Return the error's type and text for a process that ended without a message."""
     if status is not None and os.WIFSIGNALED(status):
         return "Killed", f"the trial's process was killed by {signal_name(os.WTERMSIG(status))}"

@@ -440,9 +440,9 @@ class WorkerHooks:
 
     def room(self, slot: SlotHere, run: AttemptHere) -> list[float]:
         """Return the room of a slot beside an attempt, by each service that divides slots."""
-        found: list[float] = []
-        self._each(lambda service: found.append(service.room(slot, run)), self.dividers)
-        return found
+        rooms: list[float] = []
+        self._each(lambda service: rooms.append(service.room(slot, run)), self.dividers)
+        return rooms
 
     def taken(self, slot: SlotHere, run: AttemptHere) -> None:
         """Tell that an attempt has got a slot."""
@@ -504,15 +504,15 @@ class WorkerHooks:
 
     def measured(self, run: AttemptHere) -> dict[str, float]:
         """Return the numbers that go into the journal with an attempt's end."""
-        found: dict[str, float] = {}
-        self._each(lambda service: found.update(service.measured(run)))
-        return found
+        numbers: dict[str, float] = {}
+        self._each(lambda service: numbers.update(service.measured(run)))
+        return numbers
 
     def figures(self) -> dict[str, Mapping[str, float]]:
         """Return what the services add to the worker's figures."""
-        found: dict[str, Mapping[str, float]] = {}
-        self._each(lambda service: found.update(service.figures()))
-        return found
+        figures: dict[str, Mapping[str, float]] = {}
+        self._each(lambda service: figures.update(service.figures()))
+        return figures
 
     def describe(self, info: WorkerInfo) -> WorkerInfo:
         """Return the worker's description with the fields that the services add."""

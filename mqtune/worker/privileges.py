@@ -72,17 +72,17 @@ def become(user: str) -> None:
     Raises:
         ConfigurationError: there is no such user, or the process is neither root nor that user.
     """
-    found = _found(user)
-    if os.geteuid() == found.pw_uid:
+    entry = _found(user)
+    if os.geteuid() == entry.pw_uid:
         return
     if os.geteuid() != 0:
         raise ConfigurationError(
             f"--user {user}: only root can become another user; start the worker as root, or as {user} without --user"
         )
-    os.initgroups(user, found.pw_gid)
-    os.setgid(found.pw_gid)
-    os.setuid(found.pw_uid)
-    os.environ.update(HOME=found.pw_dir, USER=user, LOGNAME=user)
+    os.initgroups(user, entry.pw_gid)
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
+    os.environ.update(HOME=entry.pw_dir, USER=user, LOGNAME=user)
 
 
 def _found(user: str) -> pwd.struct_passwd:

@@ -47,10 +47,10 @@ def end_leftovers(timeout_s: float) -> list[int]:
     ancestors, ended = _ancestors(), set[int]()
     deadline = time.monotonic() + timeout_s
     # Repeated until none is found: a process that is just being started has no mark yet.
-    while found := [pid for pid in _left() if pid not in ancestors]:
-        for pid in found:
+    while orphans := [pid for pid in _left() if pid not in ancestors]:
+        for pid in orphans:
             _kill(pid)
-        ended.update(found)
+        ended.update(orphans)
         if time.monotonic() >= deadline:
             break
         time.sleep(_SWEEP_LOOK_S)
@@ -58,11 +58,11 @@ def end_leftovers(timeout_s: float) -> list[int]:
 
 
 def _ancestors() -> set[int]:
-    found, pid = set[int](), os.getpid()
-    while pid and pid not in found:
-        found.add(pid)
+    ancestors, pid = set[int](), os.getpid()
+    while pid and pid not in ancestors:
+        ancestors.add(pid)
         pid = process_stat(pid)[1]
-    return found
+    return ancestors
 
 
 def _left() -> list[int]:
@@ -85,7 +85,10 @@ def mark_of(pid: int) -> str:
             variables = file.read().split(b"\0")
     except OSError:
         return ""
-    return next((each[len(_PREFIX) :].decode(errors="replace") for each in variables if each.startswith(_PREFIX)), "")
+    return next(
+        (variable[len(_PREFIX) :].decode(errors="replace") for variable in variables if variable.startswith(_PREFIX)),
+        "",
+    )
 
 
 def _is_over(mark: str) -> bool:
@@ -227,13 +230,13 @@ class Reaper:
     def _orphans(self) -> list[int]:
         if self._before is None:
             return []
-        mine, found = os.getsid(0), []
+        mine, orphans = os.getsid(0), []
         for child in own_children():
             if child not in self._zygotes and child not in self._before:
                 with contextlib.suppress(ProcessLookupError):
                     if os.getsid(child) != mine:
-                        found.append(child)
-        return found
+                        orphans.append(child)
+        return orphans
 
     def _may_kill(self, orphan: int) -> bool:
         # The first process of a container gets all orphans, also those of processes that were started in it from

@@ -51,7 +51,9 @@ class Retries:
         if ended.end is not AttemptEnd.FAILED and not by_device:
             return
         with self._lock:
-            self._failures = {key: each for key, each in self._failures.items() if self.age_s(each) < ANOTHER_DEVICE_S}
+            self._failures = {
+                key: failure for key, failure in self._failures.items() if self.age_s(failure) < ANOTHER_DEVICE_S
+            }
             before = self._failures.get((experiment, claim.trial))
             known = before.devices if before is not None and before.attempt < claim.attempt else frozenset()
             now = self._clock.monotonic()
@@ -59,10 +61,10 @@ class Retries:
 
     def failure(self, experiment: str, claim: Claim) -> Failure | None:
         """Return the failure due to which an attempt should run elsewhere, or None."""
-        found = self._failures.get((experiment, claim.trial))
-        if found is None or found.attempt >= claim.attempt:
+        failure = self._failures.get((experiment, claim.trial))
+        if failure is None or failure.attempt >= claim.attempt:
             return None
-        return found if self.age_s(found) < (ANOTHER_DEVICE_S if found.devices else ANOTHER_WORKER_S) else None
+        return failure if self.age_s(failure) < (ANOTHER_DEVICE_S if failure.devices else ANOTHER_WORKER_S) else None
 
     def age_s(self, failure: Failure) -> float:
         """Return the seconds since a failure."""

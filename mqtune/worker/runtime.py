@@ -126,7 +126,7 @@ class WorkerRuntime:
         more = 0 if self.draining else self._slots.back_off.allows
         return slots if more is None else min(slots, running + more)
 
-    def _impaired(self) -> list[Impairment]:
+    def _list_impairments(self) -> list[Impairment]:
         """Return the worker's impairments. Once it shuts down, that is the only one."""
         if not self._reason:
             return self._impairments.all
@@ -185,7 +185,7 @@ class WorkerRuntime:
         own = replace(
             self._info,
             slots=self._places,
-            impairments=self._impaired(),
+            impairments=self._list_impairments(),
             busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
         )
         return self._hooks.describe(own)
@@ -352,9 +352,9 @@ class WorkerRuntime:
             yield self.parts.scratch.keep
             yield from self._hooks.heartbeat()
             yield self._slots.wake
-            for journal, runs in _by_journal(run for run in tuple(self.here) if not run.is_running).items():
+            for journal, runs in _group_by_journal(run for run in tuple(self.here) if not run.is_running).items():
                 yield partial(self._hold, journal, runs)
-            if by_journal := _by_journal(self.running):
+            if by_journal := _group_by_journal(self.running):
                 yield partial(self._renew, by_journal)
 
     def _looks(self) -> Iterator[Step]:
@@ -371,11 +371,11 @@ class WorkerRuntime:
 
     def _renew(self, by_journal: Mapping[RedisJournal, list[AttemptRun]]) -> None:
         renewals = [(journal, [run.claim for run in runs]) for journal, runs in by_journal.items()]
-        for (journal, runs), found in zip(by_journal.items(), renew_all(renewals, self._timing.lease_s), strict=True):
-            if isinstance(found, Exception):
-                logger.error("the leases of experiment %s can't be renewed: %s", journal.experiment, found)
+        for (journal, runs), answers in zip(by_journal.items(), renew_all(renewals, self._timing.lease_s), strict=True):
+            if isinstance(answers, Exception):
+                logger.error("the leases of experiment %s can't be renewed: %s", journal.experiment, answers)
                 continue
-            for run, answer in zip(runs, found, strict=True):
+            for run, answer in zip(runs, answers, strict=True):
                 run.on_answer(answer)
                 run.write_again_if_in_doubt()
                 self._hooks.renewed(run)
@@ -430,9 +430,9 @@ class WorkerRuntime:
                 run.on_answer(answer)
 
 
-def _by_journal(runs: Iterable[AttemptRun]) -> dict[RedisJournal, list[AttemptRun]]:
-    found: dict[RedisJournal, list[AttemptRun]] = defaultdict(list)
+def _group_by_journal(runs: Iterable[AttemptRun]) -> dict[RedisJournal, list[AttemptRun]]:
+    by_journal: dict[RedisJournal, list[AttemptRun]] = defaultdict(list)
     for run in tuple(runs):
         # This worker has opened it.
-        found[cast("RedisJournal", run.journal)].append(run)
-    return found
+        by_journal[cast("RedisJournal", run.journal)].append(run)
+    return by_journal

@@ -223,9 +223,9 @@ def check_options(is_given: Callable[[str], bool]) -> None:
 def check_settings(conf: Any, owned: Mapping[str, Any] = OWNED_SETTINGS) -> None:
     """Raise WorkerStartError if one of Celery's settings *conf* is not what it must be."""
     for name, value in owned.items():
-        found = getattr(conf, name)
-        if found != value:
-            shown = redact(found) if isinstance(found, str) else found
+        own = getattr(conf, name)
+        if own != value:
+            shown = redact(own) if isinstance(own, str) else own
             raise WorkerStartError(
                 f"Celery's setting {name} is {shown!r}, but trials need {value!r}: remove it from the configuration, "
                 f"the "

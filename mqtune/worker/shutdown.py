@@ -53,7 +53,7 @@ class Shutdown:
             self._interrupted = True
             # Not print(), whose lock the interrupted code may hold.
             with contextlib.suppress(OSError):
-                os.write(2, b"\nmqtune: requeueing the trials; press Ctrl-C again to end at once\n")
+                os.write(2, b"\nmqtune: requeueing the trials; press Ctrl-C again to end immediately\n")
         if not self._begun:
             self._begun = True
             self._stop()
@@ -61,7 +61,7 @@ class Shutdown:
 
     def _end_in_time(self) -> None:
         time.sleep(self._within_s)
-        logger.error("the shutdown takes longer than %.0f s; ending at once", self._within_s)
+        logger.error("the shutdown takes longer than %.0f s; ending now", self._within_s)
         self.end_at_once()
 
     def end_at_once(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from mqtune.core.timing import Timing
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Cause, Impairments
-from mqtune.worker.importers import Importer, Importers, ImportFailed, ImportKey, SlotZygotes
+from mqtune.worker.importers import ImporterHandle, Importers, ImportFailed, ImportKey, SlotZygotes
 from mqtune.worker.ports import NO_HOOKS, AttemptHere, ProgramPlace, SlotHere, WorkerHooks
 from mqtune.worker.preloads import NO_PRELOADS, Preloads
 from mqtune.worker.retries import Retries
@@ -98,7 +98,7 @@ class Turn:
         #: Whether ``end`` tells services that the slot is empty.
         self._empties = False
         #: The importer of its trial's process.
-        self.importer: Importer | None = None
+        self.importer: ImporterHandle | None = None
         self._zygote: ZygoteHandle | None = None
         #: Whether the turn before had another zygote. Then this one does not know when that turn's trial has ended.
         self.changes_zygote = False
@@ -149,7 +149,7 @@ class Turn:
         """Note that the trial's process has ended, although it was to stay."""
         self._empties = self.slot.admits is not None
 
-    def use(self, importer: Importer | None) -> None:
+    def use(self, importer: ImporterHandle | None) -> None:
         """Keep this importer alone, with its zygotes, in use until the end of the turn."""
         before, self.importer = self.importer, importer
         if before is not None:
@@ -205,11 +205,11 @@ class Slot:
         self._last_over = turn.over
         return turn
 
-    def importer(self, key: ImportKey) -> Importer:
+    def importer(self, key: ImportKey) -> ImporterHandle:
         """Return an importer of this trainable and the current code. It is in use until it is left."""
         return self.importers.use(key, self.environment)
 
-    def serves(self, importer: Importer) -> bool:
+    def serves(self, importer: ImporterHandle) -> bool:
         """Return whether trials here would have imported the same as the importer."""
         return importer.serves(self.environment)
 
@@ -474,7 +474,7 @@ def import_in(
         importer = slot.importer(key)
         turn.use(importer)
         try:
-            zygote = slot.zygotes.keeping(importer)
+            zygote = slot.zygotes.find_keeping(importer)
             if zygote is None:
                 importer.get_ready(slot.importers.preloads, on_import)
                 if not slot.serves(importer):
@@ -486,7 +486,7 @@ def import_in(
             if importer.was_ended:
                 # The worker shuts down.
                 raise
-            refused = importer.refused(error)
+            refused = importer.find_blamed_module(error)
             if refused is not None and slot.importers.preloads.refuse(key.spec, *refused):
                 # The next importer does without the module.
                 continue

@@ -140,7 +140,7 @@ def make_worker(
     runtime = WorkerRuntime(
         client,
         parts,
-        info=_description(client, parts, settings),
+        info=_describe_worker(client, parts, settings),
         fleet=Fleet(client, patience_s=math.inf, closing=closing, token=token),
         impairments=impairments,
         experiments=experiments,
@@ -151,7 +151,7 @@ def make_worker(
     return runtime
 
 
-def _description(client: RedisClient, parts: WorkerParts, settings: WorkerSettings) -> WorkerInfo:
+def _describe_worker(client: RedisClient, parts: WorkerParts, settings: WorkerSettings) -> WorkerInfo:
     """Return a worker's description in the fleet, without what changes."""
     owner, plan = this_owner(account_of(client)), parts.slots.plan
     offer = plan.offer

@@ -66,11 +66,11 @@ class StreamListener(Protocol):
     def on_end_frame(self) -> None:
         """Handle the message that the trainable has ended. Its process will end soon."""
 
-    def on_noise(self, what: str) -> None:
+    def on_noise(self, fault: str) -> None:
         """Handle malformed data, the last that is read from the stream."""
 
 
-class Cut(NamedTuple):
+class StreamPart(NamedTuple):
     """A part of a stream.
 
     It is written in the order ``held``, ``segment``, ``saved``, and repeated as a whole.
@@ -103,7 +103,7 @@ class Stream:
         self.taken = 0
         self.last_report: bytes | None = None
         #: The part that was written last, and the number of the journal's outages before that.
-        self.last: Cut | None = None
+        self.last: StreamPart | None = None
         self.written_after = 0
         #: Monotonic time at which reading resumes: infinite until the journal has room, 0 while it is read.
         self.read_from = 0.0
@@ -143,7 +143,7 @@ class Stream:
         """Return the pipe's read end."""
         return self._read
 
-    def read(self) -> Cut | None:
+    def read(self) -> StreamPart | None:
         """Return the next part, from the pipe or from the rest of the last read.
 
         Return None without a complete frame.
@@ -171,10 +171,10 @@ class Stream:
             self._cut(data, reports)
         except (ValueError, TypeError) as error:
             self._give_up(str(error) or "bytes that can't be read")
-        segment = self._segment(reports) if reports else None
+        segment = self._make_segment(reports) if reports else None
         held, saved = self._held, self._saved
         self._held, self._saved = [], []
-        return Cut(segment, held, saved) if segment is not None or held or saved else None
+        return StreamPart(segment, held, saved) if segment is not None or held or saved else None
 
     @property
     def may_be_lost(self) -> bool:
@@ -197,7 +197,7 @@ class Stream:
         self.read_from = math.inf if waits else 0.0
         return _WAIT.sub("", answer)
 
-    def begin_write(self, cut: Cut) -> bool:
+    def begin_write(self, cut: StreamPart) -> bool:
         """Note that a part is written now. Return False if it is dropped instead."""
         self.last, self.written_after = cut, self.journal.outages
         self.unwritten, self.is_refused = cut.segment, False
@@ -271,9 +271,9 @@ class Stream:
             body = data[at + head : end]
             at = end
             if kind == FRAME_CHECKPOINT:
-                self._unnamed = self._checked_checkpoint(body)
+                self._unnamed = self._read_checkpoint(body)
             elif kind == FRAME_SAVED:
-                self._saved.append(self._own(body.decode()))
+                self._saved.append(self._check_own(body.decode()))
             elif kind == FRAME_END:
                 _check_end(body)
                 self.end = body
@@ -282,7 +282,7 @@ class Stream:
                 raise ValueError(f"a frame of kind {kind}")
         self._rest = data[at:]
 
-    def _segment(self, reports: list[bytes]) -> Segment | None:
+    def _make_segment(self, reports: list[bytes]) -> Segment | None:
         """Return the segment of these reports, or of those before the first malformed one."""
         trial, attempt, _ = self.claim
         if not self._is_first:
@@ -319,9 +319,9 @@ class Stream:
     def _check(self, packed: bytes, count: int) -> None:
         """Raise an error unless a packed segment has *count* valid reports of this attempt."""
         check_depth(packed)
-        found = decode_value(packed)[-1]
+        reports = decode_value(packed)[-1]
         before = self._timestamp
-        for report in found:
+        for report in reports:
             at, metrics, *others = report
             if type(at) is not float or not before <= at < _END_OF_TIME or type(metrics) is not dict:
                 raise TypeError("it has neither metrics nor a time that follows the one before")
@@ -331,13 +331,13 @@ class Stream:
                 if not are_report_fields(others):
                     raise TypeError(f"it has other fields than a report: {reprlib.repr(others)}")
                 if others[0]:
-                    self._own(others[0])
+                    self._check_own(others[0])
             before = at
-        if len(found) != count:
-            raise TypeError(f"there are {len(found)} in {count} frames")
+        if len(reports) != count:
+            raise TypeError(f"there are {len(reports)} in {count} frames")
         self._timestamp = before
 
-    def _own(self, checkpoint: object) -> CheckpointId:
+    def _check_own(self, checkpoint: object) -> CheckpointId:
         """Return the id of a checkpoint of this attempt.
 
         Raises:
@@ -347,9 +347,9 @@ class Stream:
             raise ValueError(f"the checkpoint {reprlib.repr(checkpoint)}, which is not its own")
         return CheckpointId(str(checkpoint))
 
-    def _checked_checkpoint(self, body: bytes) -> tuple[CheckpointId, bytes]:
+    def _read_checkpoint(self, body: bytes) -> tuple[CheckpointId, bytes]:
         name, content = decode_value(body)
-        if not is_in_memory(self._own(name)) or type(content) is not bytes:
+        if not is_in_memory(self._check_own(name)) or type(content) is not bytes:
             raise TypeError("a checkpoint that is not a dict")
         return CheckpointId(name), content
 

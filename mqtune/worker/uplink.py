@@ -28,7 +28,7 @@ from mqtune.core.events import CheckpointSaved
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId
 from mqtune.journal.base import FENCED, GAP, Answer, Journal, Segment
-from mqtune.worker.stream import Cut, Stream
+from mqtune.worker.stream import Stream, StreamPart
 from mqtune.worker.threads import Step, guarded
 
 logger = logging.getLogger(__name__)
@@ -158,9 +158,9 @@ class Uplink:
         """Wait for work and do it, one part of each stream, so that none waits for the flood of another."""
         now = time.monotonic()
         self._release_held(now)
-        ready = dict.fromkeys(each for each in self._unfinished if not each.is_held)
-        is_due = bool(ready) or any(not each.is_slowed(now) for each in list(self._leaving))
-        read_from = min((each.read_from for each in self._held), default=math.inf)
+        ready = dict.fromkeys(stream for stream in self._unfinished if not stream.is_held)
+        is_due = bool(ready) or any(not stream.is_slowed(now) for stream in list(self._leaving))
+        read_from = min((stream.read_from for stream in self._held), default=math.inf)
         for key, _ in self._selector.select(0 if is_due else None if read_from == math.inf else read_from - now):
             if key.fileobj is self._wake:
                 self._wake.clear()
@@ -217,7 +217,7 @@ class Uplink:
     def _repeat(self, stream: Stream) -> None:
         if stream.is_held and not (stream.may_be_lost or stream.is_refused):
             asking = Segment(stream.claim, 0, 0, 0.0, b"")
-            self._tried([stream], lambda: stream.journal.report([asking]))
+            self._try([stream], lambda: stream.journal.report([asking]))
         elif stream.last is not None:
             self._write(stream.journal, [(stream, stream.last)])
 
@@ -248,7 +248,7 @@ class Uplink:
 
     def _carry(self, ready: Iterable[Stream]) -> None:
         """Write the next part of each of these streams."""
-        batches: dict[Journal, list[tuple[Stream, Cut]]] = defaultdict(list)
+        batches: dict[Journal, list[tuple[Stream, StreamPart]]] = defaultdict(list)
         size = 0
         for stream in ready:
             cut = _read(stream)
@@ -264,7 +264,7 @@ class Uplink:
             if stream.is_over and not stream.is_refused:
                 self._drop(stream)
 
-    def _write_all(self, batches: dict[Journal, list[tuple[Stream, Cut]]]) -> None:
+    def _write_all(self, batches: dict[Journal, list[tuple[Stream, StreamPart]]]) -> None:
         unwritten = {stream for batch in batches.values() for stream, _ in batch}
         for journal, batch in batches.items():
             began, outages = time.monotonic(), journal.outages
@@ -282,14 +282,14 @@ class Uplink:
             if not stream.is_refused:
                 stream.waited_s += away_s
 
-    def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
+    def _write(self, journal: Journal, batch: list[tuple[Stream, StreamPart]]) -> None:
         """Write a batch in order: checkpoints in memory, reports as one entry, other checkpoints."""
         batch = [(stream, cut) for stream, cut in batch if stream.begin_write(cut)]
         batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]
         if reporting:
             segments = [segment for _, segment in reporting]
-            answers = self._tried([stream for stream, _ in reporting], lambda: journal.report(segments))
+            answers = self._try([stream for stream, _ in reporting], lambda: journal.report(segments))
             for (stream, _), answer in zip(reporting, answers, strict=True):
                 if answer != _REFUSED:
                     stream.unwritten = None
@@ -300,18 +300,20 @@ class Uplink:
     def _hold(self, stream: Stream, checkpoint: CheckpointId, data: bytes) -> bool:
         """Store a checkpoint in Redis. Return False if that failed: then nothing may name it."""
         journal, claim = stream.journal, stream.claim
-        (answer,) = self._tried([stream], lambda: [journal.put_checkpoint(claim, checkpoint, data)], closing=GAP)
+        (answer,) = self._try([stream], lambda: [journal.put_checkpoint(claim, checkpoint, data)], closing=GAP)
         return answer not in (FENCED, GAP, _REFUSED)
 
     def _announce(self, stream: Stream, checkpoints: list[CheckpointId]) -> None:
         claim, now = stream.claim, self._clock.time()
         events = {
-            each: CheckpointSaved(trial=claim.trial, attempt=claim.attempt, checkpoint=each, at=now).encode()
-            for each in checkpoints
+            checkpoint: CheckpointSaved(
+                trial=claim.trial, attempt=claim.attempt, checkpoint=checkpoint, at=now
+            ).encode()
+            for checkpoint in checkpoints
         }
-        self._tried([stream], lambda: [stream.journal.saved(claim, events)])
+        self._try([stream], lambda: [stream.journal.saved(claim, events)])
 
-    def _tried(self, streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
+    def _try(self, streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
         """Write data of these streams, pass the answers on, and return them.
 
         The answer of a failed write is GAP, which ends the attempts. It is *closing* while the worker shuts down, and
@@ -356,7 +358,7 @@ def _fields_of(stream: Stream) -> dict[str, object]:
     return {"experiment": stream.journal.experiment, "trial": trial, "attempt": attempt}
 
 
-def _read(stream: Stream) -> Cut | None:
+def _read(stream: Stream) -> StreamPart | None:
     """Return the next part of a stream. Malformed data ends its attempt, and no other."""
     cut = stream.read()
     if stream.noise:

@@ -13,7 +13,7 @@ from syne_tune.optimizer.baselines import RandomSearch
 from syne_tune.results_callback import StoreResultsCallback
 from syne_tune.util import experiment_path
 
-from mqtune.integrations.syne_tune_backend import CeleryBackend
+from mqtune.integrations.syne_tune_backend import MqtuneBackend
 
 
 class Tells(StoreResultsCallback):
@@ -29,7 +29,7 @@ def main(name: str, broker: str, is_old: str) -> None:
         metrics: dict[str, Any] = {"metric": "loss"} if is_old == "True" else {"metrics": ["loss"]}
         space = {"x": uniform(0, 1), "epochs": 20, "step_s": 0.03}
         tuner = Tuner(
-            CeleryBackend(trainables.epochs, broker=broker),
+            MqtuneBackend(trainables.epochs, broker=broker),
             RandomSearch(space, random_seed=1, **metrics),
             # The time includes the second process's imports, which take a minute on a busy machine.
             StoppingCriterion(max_num_trials_completed=7, max_wallclock_time=240),

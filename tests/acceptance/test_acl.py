@@ -1,4 +1,4 @@
-"""An experiment under the accounts that ``mqtune acl`` prints, and what these accounts are refused."""
+"""An experiment under the accounts that ``mqtune fleet acl`` prints, and what these accounts are refused."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_the_driver_of_a_team_is_told_at_once_that_it_may_not_drive_others_exper
     tuner = tune(trainables.steady, space={"x": mqtune.uniform(0, 1)}, searcher=None, name="team-b-other")
 
     began = time.monotonic()
-    with pytest.raises(AccessDenied, match=r"account may not do this.*mqtune acl"):
+    with pytest.raises(AccessDenied, match=r"account may not do this.*mqtune fleet acl"):
         tuner.step()
 
     assert time.monotonic() - began < 20
@@ -237,13 +237,13 @@ def mqtune_command(*arguments: str, given: str = "", **environment: str) -> Resu
 
 
 def test_what_the_command_prints_makes_the_account_with_a_given_password_or_one_that_is_shown_once(team: Team):
-    made = mqtune_command("acl", "monitor")
+    made = mqtune_command("fleet", "acl", "monitor")
     (password,) = re.findall(r"shown only here: (\S+)", made.stderr)
     assert f"#{password_hash(password)} " in made.stdout
     assert password not in made.stdout
-    of_environment = mqtune_command("acl", "monitor", MQTUNE_ACL_PASSWORD="from here")
+    of_environment = mqtune_command("fleet", "acl", "monitor", MQTUNE_ACL_PASSWORD="from here")
     assert (f"#{password_hash('from here')} " in of_environment.stdout, of_environment.stderr) == (True, "")
-    printed = mqtune_command("acl", "worker", "--user", "printed", "--password-stdin", given="hush hush\n")
+    printed = mqtune_command("fleet", "acl", "worker", "--user", "printed", "--password", "stdin", given="hush hush\n")
     assert "hush" not in printed.stdout + printed.stderr
     for line in printed.stdout.splitlines():
         team.accounts.admin.execute_command(*shlex.split(line))
@@ -256,10 +256,11 @@ def test_what_makes_no_account_is_refused_in_one_line():
     for asked, words in (
         ("driver --remote-control", "a driver sends no remote commands"),
         ("worker --user a:b", "'a:b' can't name an account"),
-        ("worker --password-hash secret", "64 hexadecimal digits"),
-        ("worker --password-stdin", "standard input is empty"),
+        ("worker --password sha256:secret", "64 hexadecimal digits"),
+        ("worker --password stdin", "standard input is empty"),
+        ("worker --password hunter2", "takes stdin or sha256:HEX, not the password itself"),
     ):
-        refused = mqtune_command("acl", *asked.split())
+        refused = mqtune_command("fleet", "acl", *asked.split())
         assert refused.stdout == ""
         assert isinstance(refused.exception, ConfigurationError)
         assert words in str(refused.exception)

@@ -56,7 +56,8 @@ def test_a_lab_asks_and_tells_beside_the_workers_and_a_later_driver_knows_it_all
         with driven(tuner(), leave=True):
             assert lab.tell(asked.trial, {"loss": 1e-10, "epoch": 9}, request_id="once").is_done
             assert (
-                said("tell", "with-a-lab", by_hand["trial"], "loss=3,epoch=9") == f"trial {by_hand['trial']} is told\n"
+                said("tell", "with-a-lab", by_hand["trial"], "loss=3,epoch=9")
+                == f"trial {by_hand['trial']} has your report\n"
             )
     results = tuner().run()
 

@@ -68,8 +68,8 @@ def test_a_trainable_that_no_worker_could_import_is_refused_when_the_tuner_is_bu
 
     for trainable, what in (
         (Inner, "inside a function"),
-        (lambda config: lock, r"lock, a lock, no plain value\. Load it inside the function"),
-        (functools.partial(lambda config, epochs: None, epochs=lock), "epochs, a lock, no plain value"),
+        (lambda config: lock, r"lock, a lock, which is not a plain value\. Load it inside the function"),
+        (functools.partial(lambda config, epochs: None, epochs=lock), "epochs, a lock, which is not a plain value"),
         (functools.partial(trainables.steady, epochs=3), "'steady' can't be called with a config: .*epochs=3"),
         (3, "not a function"),
         (pow, "not a function"),
@@ -110,7 +110,7 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
 
     first = tuner(seed=1).run()
     (mqtune_home / "again" / "notes.txt").write_text("of the first")
-    with pytest.raises(NameTaken, match=r"seed was 1 and is 2\n.*name='again-2'.*`mqtune drive again`.*overwrite=True"):
+    with pytest.raises(NameTaken, match=r"seed: 1 → 2\n.*name='again-2'.*`mqtune drive again`.*overwrite=True"):
         tuner(seed=2).run()
 
     second = tuner(seed=2, run=mqtune.RunOptions(overwrite=True)).run()

@@ -87,7 +87,7 @@ def test_a_run_whose_importer_or_driver_is_killed_is_continued_by_the_same_progr
     found, errors = run(tmp_path, victim)
     assert not found
     (said,) = [line for line in errors if "a fleet needs more" in line]
-    assert "lock, a lock, no plain value. Load it inside the function" in said
+    assert "lock, a lock, which is not a plain value. Load it inside the function" in said
     drive = [sys.executable, "-m", "mqtune", "drive", "killer"]
     refused = subprocess.run(drive, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     if victim == "importer":
@@ -119,8 +119,9 @@ def test_without_a_fork_it_is_refused_before_anything_begins(
     assert not found
     last = errors[-1]
     assert (
-        "TrainableNotFound: trainable 'train' travels to workers as source, and they can't have what it uses: " in last
+        "TrainableNotFound: trainable 'train' is sent to workers as source, but some values that it uses can't be sent: "
+        in last
     )
-    assert "lock, a lock, no plain value. Load it inside the function" in last
+    assert "lock, a lock, which is not a plain value. Load it inside the function" in last
     assert why in last
     assert "a fleet needs more" not in "".join(errors)

@@ -180,7 +180,7 @@ def test_what_comes_while_a_worker_leaves_is_run_by_another_and_ctrl_c_twice_lea
             assert "publishing it again" not in caplog.text, (
                 "the message was lost, and published again ten seconds later"
             )
-            assert "press Ctrl-C again to end at once" in (tmp_path / "leaving.log").read_text()
+            assert "press Ctrl-C again to end immediately" in (tmp_path / "leaving.log").read_text()
             assert leaving.poll() is None, "it still waits for the trial"
             assert second.get_trials()[0].attempt.worker.startswith("staying@")
         began = time.monotonic()

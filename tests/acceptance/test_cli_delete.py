@@ -26,7 +26,7 @@ Tune = Callable[..., mqtune.Tuner]
 
 
 run = partial(said, "delete")
-archived = partial(said, "delete", "--archive")
+archived = partial(said, "archive")
 
 
 def keys_of(broker: str, name: str) -> list[str]:
@@ -51,7 +51,7 @@ def test_an_experiment_goes_with_its_keys_checkpoints_and_folder_and_no_other_do
     assert keys_of(fleet, "doomed")
 
     planned = run("doomed", "--dry-run")
-    assert run("doomed", code=2).endswith("can't ask for confirmation without a terminal; give --yes\n")
+    assert run("doomed", code=2).endswith("can't ask for confirmation without a terminal; pass --yes\n")
     assert keys_of(fleet, "doomed")
     assert (mqtune_home / "doomed").is_dir()
     done = run("doomed", "--yes")
@@ -60,7 +60,7 @@ def test_an_experiment_goes_with_its_keys_checkpoints_and_folder_and_no_other_do
     assert f"2 checkpoints in file://{store}/doomed\n" in planned
     assert done.endswith("doomed is deleted\n")
     assert run("doomed", "--yes", code=2).endswith(
-        "'doomed' is short for 'doomed-not'; with --yes give the whole name\n"
+        "'doomed' is short for 'doomed-not'; with --yes, give the whole name\n"
     )
     assert keys_of(fleet, "doomed") == []
     assert not (mqtune_home / "doomed").exists()
@@ -86,8 +86,8 @@ def test_an_experiment_that_is_driven_is_refused_whole(tune: Tune, fleet: str, m
         tuner.step(0.1)
     tuner.close()
 
-    assert "end it first: mqtune stop alive --experiment --now" in refused
-    assert "seems to run; end it first" in here
+    assert "end it first: mqtune end alive --now" in refused
+    assert "seems to be running; end it first" in here
     assert before
     assert run("alive", "--here", "--yes").endswith("alive is deleted\n")
     assert not (mqtune_home / "alive").exists()
@@ -150,11 +150,9 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
     with contextlib.closing(tune(counts, space, name=name, max_trials=1, checkpoints=places)) as tuner:
         eventually(lambda: tuner.step(0.1) or (tuner.get_trials() and tuner.get_trials()[0].checkpoints), 60)
 
-    assert "trials that run end when it is archived: mqtune drive in-files, or archive it with" in archived(
-        name, code=1
-    )
-    assert "1 of them run, without a driver, and end" in run(name, "--dry-run")
-    assert "to go on with it: mqtune drive" in archived(name, "--yes")
+    assert "is unfinished, and its running trials end when it is archived" in archived(name, code=1)
+    assert "1 of them are running without a driver, and end" in run(name, "--dry-run")
+    assert "to continue it: mqtune drive" in archived(name, "--yes")
     monkeypatch.delenv("MQTUNE_BROKER")
     with pytest.raises(ConfigurationError, match=f"is archived .*`mqtune drive {name} --broker URL`"):
         mqtune.Tuner.attach(name)

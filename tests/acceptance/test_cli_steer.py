@@ -83,7 +83,7 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
         paused = run("pause", "steered-by", "1", "--reason", "a look")
         eventually(lambda: status("steered-by-hand", "0001") is TrialStatus.PAUSED, 60)
         refused = run("save", "steered-by", "1", "2")
-        resumed = run("resume", "steered-by", "--all", "--json")
+        resumed = run("resume", "steered-by", "all", "--json")
         stopped = run("stop", "steered-by", "--where", "x>0.6 and kind=b")
         nobody = run("stop", "steered-by", "--where", "x>0.9")
         # Its slot is free, and no other config may have it before the limit is raised.
@@ -92,32 +92,32 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
         mine = Results.load("steered-by-hand").experiment.keys["mine"]
         again = run("add", "steered-by", "--config", "x=0.5,kind=a", "--key", "mine", "--json")
         limits = run("set", "steered-by", "max_trials=4", "max_concurrent=3")
-        ended = run("stop", "steered-by", "--experiment", "--now")
+        ended = run("end", "steered-by", "--now")
         eventually(lambda: all(each.status.is_terminal for each in Results.load("steered-by-hand")), 60)
 
     assert paused == (0, "trial 0001 is paused\n", "")
     assert refused.code == 1
     assert refused.out == "trial 0002 will save a checkpoint\n"
-    assert "trial 0001: save is refused: " in refused.err
+    assert "can't save trial 0001: " in refused.err
     answer = {"action": "resume", "trial": "0001", "done": True, "reason": "", "refused": False}
     assert [{**each, **answer} == each for each in json.loads(resumed.out)] == [True]
     assert limits == (0, "steered-by-hand has new limits: max_trials=4, max_concurrent=3\n", "")
     assert added.code in (0, 3)
     assert stopped == (0, "trial 0002 is stopped\n", "")
-    assert nobody == (0, "", "no trial of steered-by-hand to stop\n")
+    assert nobody == (0, "", "steered-by-hand has no trial to stop\n")
     assert [(each["done"], each["trial"]) for each in json.loads(again.out)] == [(True, mine)]
     assert ended == (0, "steered-by-hand is ending\n", "")
-    assert "it is EARLY_STOPPED already" in run("pause", "steered-by", "2").err
-    assert run("stop", "steered-by", "--experiment") == (1, "", "experiment 'steered-by-hand' has finished already")
+    assert "can't pause trial 0002: it was already stopped early" in run("pause", "steered-by", "2").err
+    assert run("end", "steered-by") == (1, "", "experiment 'steered-by-hand' has already finished")
 
 
 def why(*arguments: str) -> tuple[str, str]:
-    found = json.loads(run("why", *arguments, "--json").out)
+    found = json.loads(run("why", *arguments, "--json").out)["reasons"][0]
     return found["cause"], found["text"]
 
 
 def test_why_says_what_a_trial_waits_for_while_others_have_the_slots(tune: Tune):
-    limited = ("running", "2 trials run; no other starts: no more than max_concurrent=2 trials may run at once")
+    limited = ("limit", "2 trials are running; no other starts: its limit max_concurrent=2 is reached")
     # What the driver says of itself comes with its lock.
     often = mqtune.RunOptions(timing=Timing(keep_lock_s=0.2))
     with driven(tune("slow", name="asked", run=replace(often, max_concurrent=2), max_trials=4)):
@@ -137,10 +137,12 @@ def test_why_says_what_a_trial_waits_for_while_others_have_the_slots(tune: Tune)
         stopped = why("other", "1")
 
     assert full.code == 3
-    assert re.match("asked: add is requested; it is queued, and begins as soon as it has a slot: the 2 slots", full.out)
+    assert re.match(
+        "asked: add is requested; it is queued and starts as soon as a slot is free: both matching slots", full.out
+    )
     assert took_s < 30, "a slot is free when the other experiment ends"
-    assert waits[1].startswith("trial 0001 has waited for ")
-    assert "the 2 slots that fit are all busy: asked 000" in waits[1]
-    assert paused.out == "trial 0001 is paused by hand: lunch\nresume it: mqtune resume asked 0001\n"
+    assert waits[1].startswith("trial 0001 has been waiting for ")
+    assert "both matching slots are busy: asked 000" in waits[1]
+    assert paused.out == "trial 0001 is paused by hand: lunch\n  → resume it: mqtune resume asked 0001\n"
     assert stopped == ("ended", "trial 0001 is EARLY_STOPPED by hand: the test is over")
     assert why("asked") == ("ended", "asked has ended: finished: the test is over")

@@ -119,7 +119,7 @@ def test_a_worker_without_the_code_runs_what_the_driver_brings_and_it_comes_back
     assert set(bundles(results)) == {results.definition["bundle"]}
 
     for place, *options in (["here"], ["broker", "--broker", takes_code]):
-        given = CliRunner().invoke(group, ["export", "brings", "3", "--code", "-o", str(tmp_path / place), *options])
+        given = CliRunner().invoke(group, ["code", "brings", "3", "-o", str(tmp_path / place), *options])
         assert given.exit_code == 0, given.output
         assert (tmp_path / place / "brought_main.py").read_text() == TRAIN
         assert not (tmp_path / place / ".env").exists()

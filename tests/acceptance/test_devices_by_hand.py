@@ -24,7 +24,8 @@ def test_a_disabled_device_takes_no_trial_until_it_is_enabled(tmp_path: Path) ->
     ):
         fleet = Fleet(client, patience_s=5)
 
-        drain = partial(said, "drain", MQTUNE_BROKER=server.url)
+        drain = partial(said, "fleet", "drain", MQTUNE_BROKER=server.url)
+        undrain = partial(said, "fleet", "undrain", MQTUNE_BROKER=server.url)
 
         def slots() -> tuple[int, str]:
             found = fleet.workers()
@@ -38,5 +39,5 @@ def test_a_disabled_device_takes_no_trial_until_it_is_enabled(tmp_path: Path) ->
             eventually(lambda: slots() == disabled)
         with running_worker(server.url, tmp_path / "second.log", *OPTIONS, name="gpu"):
             eventually(lambda: slots() == disabled)
-            assert "takes trials again" in drain("gpu:1", "--undo")
+            assert "takes trials again" in undrain("gpu:1")
             eventually(lambda: slots() == (2, ""))

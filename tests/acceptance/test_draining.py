@@ -38,7 +38,7 @@ def tune(own_broker: str, tmp_path: Path) -> Iterator[Tune]:
 
 def drain(broker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mqtune", "drain", *arguments],
+        [sys.executable, "-m", "mqtune", "fleet", "drain", *arguments],
         env={**os.environ, "MQTUNE_BROKER": broker},
         capture_output=True,
         text=True,
@@ -85,7 +85,7 @@ def test_down_to_no_worker_and_up_again_costs_nothing(
     tuner = tune(saving.CountsInDict, *[counting(20, step_s=0.05)] * 3, space={**SPACE, "gate": str(gate)})
     drive(tuner, lambda: sum(trial.attempt.reports >= 3 for trial in tuner.get_trials()) == 2)
 
-    done = drain(own_broker, "--all")
+    done = drain(own_broker, "all")
 
     assert done.returncode == 0
     assert done.stdout.count("has shut down after") == 2

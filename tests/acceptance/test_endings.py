@@ -91,7 +91,7 @@ def test_ctrl_c_saves_everything_and_the_same_script_goes_on(script: Path, mqtun
     eventually(lambda: all_gone(family), 15, "Ctrl-C left a process")
     if after:
         assert process.returncode == 130
-        assert "to go on" in log_of(script).read_text()
+        assert "To resume, run the script again" in log_of(script).read_text()
         interrupted = Results.load("endings")
         assert not any(t.status is TrialStatus.RUNNING for t in interrupted.trials)
 
@@ -109,12 +109,12 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
         server = next(each for each in family if "server" in each.name())
         server.suspend()
         os.killpg(process.pid, signal.SIGINT)
-        eventually(lambda: "Ctrl-C again ends at once" in log_of(script).read_text(), 20)
+        eventually(lambda: "Ctrl-C again ends immediately" in log_of(script).read_text(), 20)
         pressed = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(20) == 130
         ended_s = time.monotonic() - pressed
-    assert f"Everything is kept in {mqtune_home / 'endings'};" in log_of(script).read_text()
+    assert f"Progress is saved in {mqtune_home / 'endings'}." in log_of(script).read_text()
     assert "Traceback" not in log_of(script).read_text()
     # It is below one on an idle machine; what would be waited for takes ten and more.
     assert ended_s < 8

@@ -46,7 +46,7 @@ def test_a_flooding_trial_waits_until_its_journal_may_have_more_and_holds_up_no_
             eventually(lambda: "its journal is full" in caplog.text, SOON_S)
 
             def why() -> dict[str, Any]:
-                found: dict[str, Any] = json.loads(said("why", name, "0001", "--json"))
+                found: dict[str, Any] = json.loads(said("why", name, "0001", "--json"))["reasons"][0]
                 return found
 
             eventually(lambda: why()["cause"] == "journal full", SOON_S)

@@ -113,7 +113,7 @@ def test_the_owner_is_shown_where_experiments_are_and_filters_them(
     "arguments",
     [
         ("delete", "NAME", "--yes"),
-        ("stop", "NAME", "--experiment", "--wait", "0"),
+        ("end", "NAME", "--wait", "0"),
         ("stop", "NAME", "1", "--as", "failed", "--wait", "0"),
         ("set", "NAME", "max_concurrent=1", "--wait", "0"),
         ("tell", "NAME", "--config", "x=0.1", "loss=1", "--wait", "0"),
@@ -166,9 +166,9 @@ def test_the_audit_stream_says_who_drained_set_quotas_and_deleted(
     made(team.ada, "audited", monkeypatch)
     with contextlib.closing(connect(team.server)) as client:
         Fleet(client, patience_s=5).join(worker(name="gpu@audited", user="olaf", host=HOST), GONE_S)
-    by(team.ops, "drain", "gpu@audited", home=tmp_path)
-    by(team.ops, "quota", "audit*", "3", "--priority", "low", home=tmp_path)
-    by(team.ops, "quota", "audit*", "--drop", home=tmp_path)
+    by(team.ops, "fleet", "drain", "gpu@audited", home=tmp_path)
+    by(team.ops, "fleet", "quota", "audit*", "3", "--priority", "low", home=tmp_path)
+    by(team.ops, "fleet", "quota", "audit*", "none", home=tmp_path)
     by(team.ada, "delete", "audited", "--yes", home=tmp_path)
 
     rows = json.loads(by(team.ops, "events", "--json", home=tmp_path))
@@ -195,7 +195,7 @@ def test_a_worker_that_another_has_started_is_drained_with_force_or_by_an_operat
 
         join()
         with pytest.raises(ConfigurationError, match=r"worker gpu@node: this is ada@"):
-            by(team.bob, "drain", "gpu@node", home=tmp_path)
+            by(team.bob, "fleet", "drain", "gpu@node", home=tmp_path)
         for who, options in ((team.bob, ["--force"]), (team.ops, [])):
             join()
-            assert "gpu@node has shut down" in by(who, "drain", "gpu@node", *options, home=tmp_path)
+            assert "gpu@node has shut down" in by(who, "fleet", "drain", "gpu@node", *options, home=tmp_path)

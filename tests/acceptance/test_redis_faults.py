@@ -183,8 +183,8 @@ def test_on_a_full_redis_a_driver_lives_and_says_so_and_what_has_ended_or_is_end
         threading.Event().wait(3.5)
         told.extend([said("why", run.name), said("why", run.name, "0001")])
         said("delete", old[0].name, "--yes")
-        said("delete", old[1].name, "--archive", "--yes")
-        said("stop", run.name, "--experiment", "--now")
+        said("archive", old[1].name, "--yes")
+        said("end", run.name, "--now")
 
     try:
         results = run.run(fill_and_end)
@@ -196,7 +196,7 @@ def test_on_a_full_redis_a_driver_lives_and_says_so_and_what_has_ended_or_is_end
     for text in told:
         assert "Redis is full" in text
         assert "mqtune delete" in text
-        assert "nobody drives" not in text
+        assert "has no driver" not in text
     assert not [each for each in (*old, run) if place.server.client.zscore("mqtune:experiments", each.name)]
     assert {trial.status for trial in results.trials} == {TrialStatus.EARLY_STOPPED}
     ran = [trial for trial in results.trials if trial.attempts[-1].started_at]
@@ -220,7 +220,7 @@ def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which
     def block() -> None:
         client.xadd(journal, {"e": of_a_later_version}, id=f"{last}-{last}")
 
-    with pytest.raises(JournalBlocked, match=rf"{run.name}.*XDEL.*mqtune delete {run.name} --archive"):
+    with pytest.raises(JournalBlocked, match=rf"{run.name}.*XDEL.*mqtune archive {run.name}"):
         run.run(block)
     with pytest.raises(JournalBlocked):
         run.tuner().run()
@@ -231,7 +231,7 @@ def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which
 
     client.xdel(journal, f"{last}-{last}")
     (mqtune_home() / run.name / JOURNAL_FILE).unlink()
-    said("delete", run.name, "--archive", "--yes")
+    said("archive", run.name, "--yes")
     results = run.tuner().run()
 
     run.check(results, attempts=None)

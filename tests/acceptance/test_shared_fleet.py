@@ -74,7 +74,7 @@ def end(tuner: mqtune.Tuner) -> None:
 
 
 def why(tuner: mqtune.Tuner) -> list[str]:
-    found = json.loads(CliRunner().invoke(group, ["why", tuner.name, "--json"]).stdout)
+    [found] = json.loads(CliRunner().invoke(group, ["why", tuner.name, "--json"]).stdout)["reasons"]
     return [found["cause"], found["text"], found["way_out"]]
 
 
@@ -107,7 +107,7 @@ def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
         client.experiment(second.name).set(priority="high", wait_s=0)
     eventually(lambda: running(first, second) == [0, 4], 60)
     said = "its share is used up: 0 of 4 slots, as 1 other experiment wants slots too, 1 of higher priority"
-    eventually(lambda: running(first, second) and why(first)[:2] == ["share", f"nothing runs: {said}"], 60)
+    eventually(lambda: running(first, second) and why(first)[:2] == ["share", f"nothing is running: {said}"], 60)
     eventually(lambda: running(first, second) and why(first)[2].endswith(f"mqtune set {first.name} priority=high"), 60)
     eventually(lambda: running(first, second) and without_slot() == [first.name], 60)
 

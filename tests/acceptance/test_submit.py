@@ -99,7 +99,7 @@ def fleet(workers: str) -> Iterator[str]:
     yield workers
     for each in json.loads(said(workers, "list", "--json")):
         if not is_over(workers, each["name"]):
-            said(workers, "stop", each["name"], "--experiment", "--now")
+            said(workers, "end", each["name"], "--now")
             eventually(lambda name=each["name"]: is_over(workers, name))
 
 
@@ -216,16 +216,16 @@ def test_a_name_is_submitted_once_at_a_time_waits_for_a_slot_and_is_stopped(flee
     with pytest.raises(NameTaken, match=r"submitted as 'one' (runs on host@|waits for a driver slot)"):
         said(fleet, "submit", "waits.py", "--name", "one")
     eventually(lambda: [state(fleet, name).state for name in names] == ["running", "running", "waiting"])
-    eventually(lambda: "all 2 for it are busy" in said(fleet, "why", "three"))
+    eventually(lambda: "both matching driver slots are busy" in said(fleet, "why", "three"))
     assert "has run on host@" in said(fleet, "why", "two")
     assert "2 of 2" in said(fleet, "fleet", "--only", "workers")
-    with pytest.raises(NameTaken, match=r"runs on host@.*mqtune stop two --experiment"):
+    with pytest.raises(NameTaken, match=r"runs on host@.*mqtune end two"):
         said(fleet, "delete", "two", "--yes")
 
     with pytest.raises(ConfigurationError, match=r"submitted as 'one': this is .*--force"):
-        said(fleet, "stop", "one", "--experiment", LOGNAME="somebody-else")
+        said(fleet, "end", "one", LOGNAME="somebody-else")
     for name in names:
-        said(fleet, "stop", name, "--experiment")
+        said(fleet, "end", name)
 
     eventually(lambda: all(is_over(fleet, name) for name in names))
     assert [state(fleet, name).how for name in names] == ["stopped"] * 3
@@ -254,9 +254,9 @@ def test_ctrl_c_stops_following_and_nothing_else_and_stopping_the_experiment_end
         eventually(lambda: "arguments" in log.read_text())
         follower.send_signal(signal.SIGINT)
         assert follower.wait(10) == 128 + signal.SIGINT
-    assert "followed goes on" in log.read_text()
-    eventually(lambda: "trials run" in run(fleet, "why", "followed").output)
-    assert "is ending" in said(fleet, "stop", "followed", "--experiment", "--now")
+    assert "followed continues" in log.read_text()
+    eventually(lambda: "trials are running" in run(fleet, "why", "followed").output)
+    assert "is ending" in said(fleet, "end", "followed", "--now")
     eventually(lambda: is_over(fleet, "followed"))
     assert state(fleet, "followed").how == "done"
     assert results(fleet, "followed", tmp_path / "seen").outcome == "finished"
@@ -278,7 +278,7 @@ def test_bad_submissions_are_refused_at_once(fleet: str, own_broker: str, projec
     (project / "run.sh").touch()
     for broker, asked, words in (
         (own_broker, "waits.py", r"no worker of this fleet offers driver slots.*mqtune worker --drivers"),
-        (fleet, "run.sh", r"run.sh is no Python script"),
+        (fleet, "run.sh", r"run.sh is not a Python script"),
         (fleet, "waits.py --bundle parts", r"is not in --bundle"),
         (fleet, "waits.py --name a/b", r"'a/b' can't name an experiment"),
     ):
@@ -297,7 +297,7 @@ def test_a_script_that_is_not_signed_for_a_worker_waits_unread_for_one_that_it_i
         eventually(lambda: "'first@" in said(own_broker, "why", "other"))
         why = said(own_broker, "why", "other")
         assert "may not run it: it is not signed with the MQTUNE_CODE_KEY of the worker; no other worker offers" in why
-        assert "end it: mqtune stop other --experiment; then submit it with the MQTUNE_CODE_KEY of a worker" in why
+        assert "end it: mqtune end other; then submit it with the MQTUNE_CODE_KEY of a worker" in why
         assert b"first@" in next(follow_driver("other", own_broker))
         # A worker that may run what was submitted is not held up by what it may not.
         said(own_broker, "submit", "marks.py", "--name", "mine")
@@ -319,7 +319,7 @@ def test_when_the_machine_of_a_driver_dies_another_goes_on_and_nothing_is_lost_o
         worker(own_broker, tmp_path, "runs", "--gpus", "0", "--slots", "2", "--accept-code"),
     ):
         said(own_broker, "submit", "tune.py", "--name", "survives", "--", "0.4", "12")
-        eventually(lambda: "2 trials run" in run(own_broker, "why", "survives").output)
+        eventually(lambda: "2 trials are running" in run(own_broker, "why", "survives").output)
         before = results(own_broker, "survives", tmp_path / "before").experiment
         family = family_of(first.pid)
         with worker(own_broker, tmp_path, "second", *DRIVES):
@@ -394,6 +394,6 @@ def test_a_worker_that_is_told_to_go_gives_its_scripts_back_and_an_operator_stop
     with worker(teams.url, tmp_path, "stays", *DRIVES):
         eventually(lambda: state(teams.url, "theirs").run == 2)
         assert state(teams.url, "theirs").worker.startswith("stays@")
-        said(operator, "stop", "theirs", "--experiment", LOGNAME="olaf")
+        said(operator, "end", "theirs", LOGNAME="olaf")
         eventually(lambda: is_over(teams.url, "theirs"))
     assert state(teams.url, "theirs").reason.startswith("by olaf@")

@@ -34,7 +34,7 @@ from syne_tune.backend.trial_status import Status
 from syne_tune.config_space import uniform
 from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler, TrialSuggestion
 
-from mqtune.integrations.syne_tune_backend import CeleryBackend
+from mqtune.integrations.syne_tune_backend import MqtuneBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore:::syne_tune|pandas")
 
@@ -89,13 +89,13 @@ def their_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYNETUNE_FOLDER", str(tmp_path / "syne-tune"))
 
 
-def tuner_of(backend: CeleryBackend, scheduler: TrialScheduler, n_workers: int = 1, **options: Any) -> Tuner:
+def tuner_of(backend: MqtuneBackend, scheduler: TrialScheduler, n_workers: int = 1, **options: Any) -> Tuner:
     given = {"stop_criterion": StoppingCriterion(max_wallclock_time=WAIT_S), "max_failures": 9, **options}
     name = f"st-{os.getpid()}-{next(_names)}"
     return Tuner(backend, scheduler, n_workers=n_workers, tuner_name=name, suffix_tuner_name=False, **given)
 
 
-def experiment(backend: CeleryBackend) -> mqtune.Results:
+def experiment(backend: MqtuneBackend) -> mqtune.Results:
     return mqtune.Results.load(backend._tuner.folder)
 
 
@@ -108,7 +108,7 @@ def test_each_result_is_told_once_and_a_trial_goes_on_from_the_one_that_it_was_p
 ) -> None:
     # A script is known to workers by its path below the folder that they, and drivers, are started in.
     monkeypatch.chdir(HERE)
-    backend = CeleryBackend(entry_point, broker=fleet, checkpoints=tmp_path / "store")
+    backend = MqtuneBackend(entry_point, broker=fleet, checkpoints=tmp_path / "store")
     config = {"x": 1.0, "epochs": 5}
     scheduler = Told(config, config, decisions={2: PAUSE, 4: PAUSE})
 
@@ -124,7 +124,7 @@ def test_each_result_is_told_once_and_a_trial_goes_on_from_the_one_that_it_was_p
 
 def test_a_function_for_their_python_backend_runs_as_it_is(fleet: str) -> None:
     space = {"x": uniform(0, 1), "epochs": 3, "label": "a"}
-    backend = CeleryBackend(tune_function=trainables.height, config_space=space, broker=fleet)
+    backend = MqtuneBackend(tune_function=trainables.height, config_space=space, broker=fleet)
     scheduler = Told({"x": 0.5, "epochs": 3, "label": "a"}, {"x": 0.25, "epochs": 3, "label": "a"}, decisions={2: STOP})
 
     tuner_of(backend, scheduler).run()
@@ -150,11 +150,11 @@ def test_a_function_for_their_python_backend_runs_as_it_is(fleet: str) -> None:
 )
 def test_arguments_that_can_not_be_meant_lead_to_how_they_are_called_here(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        CeleryBackend(**given)
+        MqtuneBackend(**given)
 
 
 def test_a_trial_begins_with_the_checkpoint_of_one_that_was_stopped(fleet: str) -> None:
-    backend = CeleryBackend(trainables.epochs, broker=fleet)
+    backend = MqtuneBackend(trainables.epochs, broker=fleet)
     scheduler = Told({"x": 1.0, "epochs": 50}, {"x": 2.0, "epochs": 5, "source": 0}, decisions={3: STOP})
 
     tuner_of(backend, scheduler).run()
@@ -169,7 +169,7 @@ def test_a_trial_begins_with_the_checkpoint_of_one_that_was_stopped(fleet: str) 
 
 def test_what_a_trial_was_given_arrives_as_it_was_and_one_without_a_result_has_failed(fleet: str) -> None:
     text = 'it\'s "quoted",\nwith lines [1, 2]'
-    backend = CeleryBackend(trainables.odd, broker=fleet)
+    backend = MqtuneBackend(trainables.odd, broker=fleet)
     configs = [{"x": text, "list": [1, {"two": None}]}, {"x": "is silent"}, {"x": "fails"}]
     scheduler = Told(*configs)
 
@@ -183,7 +183,7 @@ def test_what_a_trial_was_given_arrives_as_it_was_and_one_without_a_result_has_f
 
 
 def test_no_trial_is_lost_where_its_tuner_counts_busy_workers_and_a_saved_backend_has_no_connection(fleet: str) -> None:
-    backend = CeleryBackend(trainables.epochs, broker=fleet)
+    backend = MqtuneBackend(trainables.epochs, broker=fleet)
     scheduler = Told(
         *[{"x": 1.0, "epochs": epochs, "step_s": 0.0} for epochs in (1, 3, 2, 1, 9, 2)], decisions={4: STOP}
     )
@@ -204,7 +204,7 @@ def test_no_trial_is_lost_where_its_tuner_counts_busy_workers_and_a_saved_backen
 
 
 def test_checkpoints_are_deleted_once_nothing_runs_from_them_also_of_paused_trials(fleet: str) -> None:
-    backend = CeleryBackend(trainables.epochs, broker=fleet)
+    backend = MqtuneBackend(trainables.epochs, broker=fleet)
     scheduler = Told({"x": 1.0, "epochs": 3}, decisions={2: PAUSE})
 
     class Deletes(type(Tuner._default_callback())):  # type: ignore[misc]
@@ -220,7 +220,7 @@ def test_checkpoints_are_deleted_once_nothing_runs_from_them_also_of_paused_tria
 
 
 def test_a_process_that_is_lost_is_no_failure_and_no_result_comes_twice(fleet: str) -> None:
-    backend = CeleryBackend(trainables.epochs, broker=fleet)
+    backend = MqtuneBackend(trainables.epochs, broker=fleet)
     scheduler = Told({"x": 1.0, "epochs": 20, "saves": False})
 
     class Kills(type(Tuner._default_callback())):  # type: ignore[misc]

@@ -116,7 +116,7 @@ def test_a_redis_without_a_password_is_warned_of_unless_only_this_machine_reache
         for role in ("driver", "worker"):
             (warning,) = warnings_of(caplog, far, role)
             assert "lets everybody in" in warning
-            assert "mqtune acl" in warning
+            assert "mqtune fleet acl" in warning
             assert warnings_of(caplog, near, role) == []
         admin.execute_command("ACL", "SETUSER", "known", "on", ">secret", "+@all", "~*", "&*")
         assert warnings_of(caplog, far.replace("//", "//known:secret@"), "driver") == []

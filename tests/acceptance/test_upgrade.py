@@ -55,7 +55,7 @@ def test_an_experiment_continues_on_the_upgraded_half_once_its_driver_is_upgrade
         assert f"1 slot of mqtune {minor(NEXT)} fit no driver: {drivers}" in said_by(own_broker, home, "fleet")
 
         tuner.close()
-        said_by(own_broker, home, "drain", "old")
+        said_by(own_broker, home, "fleet", "drain", "old")
         said_by(own_broker, home, "drive", tuner.name, program=UPGRADED)
 
         with mqtune.Client(own_broker) as client:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import mqtune
-from mqtune.integrations.in_trials import Reports
+from mqtune.integrations.in_trials import CallbackReports
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
 
 
-class Killed(Reports):
+class Killed(CallbackReports):
     """Reports whose third one never comes, as the process is gone."""
 
     def make(self, *arguments: Any) -> None:
@@ -26,8 +26,8 @@ class Killed(Reports):
 def train(config: dict[str, Any]) -> None:
     # Keras's default is TensorFlow, which is not here.
     os.environ.setdefault("KERAS_BACKEND", "torch")
-    module = __import__(f"mqtune.integrations.{config['library']}", fromlist=["Reports"])
-    module.Reports = Killed
+    module = __import__(f"mqtune.integrations.{config['library']}", fromlist=["CallbackReports"])
+    module.CallbackReports = Killed
     _, _, rest = PAGE.partition(f"\n## {config['title']}\n")
     (block,) = re.findall(r"^```python\n(.*?)^```", rest.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {"__name__": "training"}

@@ -134,7 +134,7 @@ def leave(run: Run, worker: Worker, *, by_operator: bool) -> str:
     worker.is_given_up = True
     run.left(worker)
     if by_operator:
-        run.world.command("drain", worker.name)
+        run.world.command("fleet", "drain", worker.name)
     else:
         worker.process.terminate()
     return worker.name

@@ -1,6 +1,6 @@
 """People who steer experiments from other processes at any moment, and change what each gets of the fleet.
 
-Some ask twice, some lose the answer and ask again. A part of them has the operator's account of ``mqtune acl`` alone, and now and
+Some ask twice, some lose the answer and ask again. A part of them has the operator's account of ``mqtune fleet acl`` alone, and now and
 then tries what that may not do.
 """
 
@@ -221,7 +221,7 @@ def _is_refused(run: Run, command: Callable[[], object], what: str) -> bool:
 
 
 def quota_changed(run: Run) -> str:
-    """``mqtune quota``: up, down, to nothing, and away again."""
+    """``mqtune fleet quota``: up, down, to nothing, and away again."""
     names = [experiment.name for experiment in run.world.experiments]
     family = f"{names[0].rpartition('-')[0]}-*"
     pattern = run.random.choice([*names, family, family, "*"])
@@ -237,7 +237,7 @@ def quota_changed(run: Run) -> str:
             _lift(run, pattern, [], as_operator=as_operator)
             return
         slots, for_s = left[0]
-        command = run.world.command("quota", pattern, str(slots), as_operator=as_operator)
+        command = run.world.command("fleet", "quota", pattern, str(slots), as_operator=as_operator)
         run.later(0.2, lambda: _then(run, command, for_s, lambda: change(left[1:])))
 
     change(list(zip(steps, holds, strict=True)))
@@ -274,7 +274,7 @@ def _is_lifted(run: Run, pattern: str, drops: list[Any], *, as_operator: bool = 
     if drops and drops[-1].poll() is None:
         return False
     if _has_quota(run, pattern):
-        drops.append(run.world.command("quota", pattern, "--drop", as_operator=as_operator))
+        drops.append(run.world.command("fleet", "quota", pattern, "none", as_operator=as_operator))
         return False
     return True
 

@@ -30,7 +30,7 @@ def damage_largest(folder: Path, change: Callable[[bytes], bytes | None]) -> Non
 
 
 class OwnedContract(StoreContract):
-    """What ``mqtune delete --unused`` asks of a store, which one of a package's may leave out."""
+    """What ``mqtune gc`` asks of a store, which one of a package's may leave out."""
 
     def test_who_has_checkpoints_in_it_is_known_until_that_is_over(self, store: CheckpointStore) -> None:
         one, other = Tenant("1a", "digits"), Tenant("2b", "digits")

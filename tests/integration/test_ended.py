@@ -1,4 +1,4 @@
-"""``mqtune delete --ended``: what ended long ago leaves a broker, and nothing else does."""
+"""``mqtune archive --ended`` and ``gc --ended``: what ended long ago leaves a broker, and nothing else does."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ class Broker:
     def names(self) -> set[str]:
         return set(experiments_on(self.client, patience_s=1.0))
 
-    def delete(self, *arguments: str, code: int = 0) -> str:
-        done = CliRunner().invoke(group, ["delete", "--ended", *arguments, "--broker", self.url])
+    def said(self, verb: str, *arguments: str, code: int = 0) -> str:
+        """Remove ended experiments by a command, and return its output."""
+        done = CliRunner().invoke(group, [verb, *arguments, "--broker", self.url])
         assert done.exit_code == code, (done.output, done.exception)
         return done.output
 
@@ -86,16 +87,16 @@ def test_what_finished_long_ago_is_archived_and_leaves_and_what_has_not_stays(br
     begun.unlock("somebody")
     broker.make_older("begun", 40)
 
-    planned = broker.delete("30d", "--archive", "--dry-run")
-    assert [line.split()[2] for line in planned.splitlines()] == ["old"]
+    planned = broker.said("archive", "--ended", "30d", "--dry-run")
+    assert [line.split()[2] for line in planned.splitlines()] == ["old:"]
     assert broker.names() == {"old", "recent", "driven", "begun"}
 
-    assert "old is archived" in broker.delete("30d", "--archive", "--yes")
+    assert "old is archived" in broker.said("archive", "--ended", "30d", "--yes")
 
     assert broker.names() == {"recent", "driven", "begun"}
     assert not broker.client.keys("mqtune:x:{old}:*")
     assert Results.load("old").outcome == "finished"
-    assert "no experiment ended so long ago" in broker.delete("30d", "--archive", "--yes")
+    assert "no experiment ended that long ago" in broker.said("archive", "--ended", "30d", "--yes")
 
 
 def test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other(
@@ -116,7 +117,7 @@ def test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other(
     store.delete(chapter.id)
     (broker.home / "three").write_bytes(b"no folder")
 
-    said = broker.delete("30d", "--archive", "--yes", code=1)
+    said = broker.said("archive", "--ended", "30d", "--yes", code=1)
 
     assert broker.names() == {"two", "three"}
     assert "kept: two" in said
@@ -125,10 +126,19 @@ def test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other(
     assert Results.load("one").outcome == "finished"
 
     # Whoever wants them gone needs no chapter.
-    broker.delete("30d", "--yes")
+    broker.said("gc", "--ended", "30d", "--yes")
     assert broker.names() == set()
 
 
-@pytest.mark.parametrize(("arguments", "problem"), [("30d NAME", "leave out NAME"), ("soon", "is no time")])
-def test_what_makes_no_sense_is_refused(broker: Broker, arguments: str, problem: str) -> None:
-    assert problem in broker.delete(*arguments.split(), code=2)
+def test_a_name_narrows_down_the_ended_experiments(broker: Broker) -> None:
+    for name, days in (("old", 40), ("older", 50), ("recent", 20)):
+        broker.finished(name, days=days)
+
+    assert "no experiment ended that long ago" in broker.said("archive", "recent", "--ended", "30d", "--yes")
+    assert "older is archived" in broker.said("archive", "older", "--ended", "30d", "--yes")
+    assert broker.names() == {"old", "recent"}
+
+
+def test_an_invalid_time_is_refused(broker: Broker) -> None:
+    for verb in ("archive", "gc"):
+        assert "'soon' is not a time" in broker.said(verb, "--ended", "soon", code=2)

@@ -18,7 +18,7 @@ from waiting import eventually, is_gone, lives
 from mqtune.core.timing import Timing
 from mqtune.services.late_imports.known import LateImports
 from mqtune.trainable import FRAME_REPORT
-from mqtune.worker import Importer, ZygoteDied, ZygoteHandle, ZygoteSilent
+from mqtune.worker import ImporterHandle, ZygoteDied, ZygoteHandle, ZygoteSilent
 
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -75,7 +75,7 @@ def install(folder: Path, name: str, code: str) -> None:
     (folder / "site-packages" / f"{name}.py").write_text(code)
 
 
-def scout_of(importer: Importer) -> int:
+def scout_of(importer: ImporterHandle) -> int:
     """The process that has executed a slow program for all trials, and forks their zygotes."""
     (child,) = psutil.Process(importer.pid).children()
     return child.pid

@@ -138,7 +138,7 @@ def test_after_how_long_an_experiment_gets_a_slot_is_set_for_all_and_is_no_quota
     demands = Demands(redis_client, patience_s=1.0)
 
     def run(*arguments: str) -> str:
-        return CliRunner().invoke(group, ["quota", *arguments]).output.strip().splitlines()[-1]
+        return CliRunner().invoke(group, ["fleet", "quota", *arguments]).output.strip().splitlines()[-1]
 
     def told() -> float:
         table = demands.table()
@@ -149,7 +149,7 @@ def test_after_how_long_an_experiment_gets_a_slot_is_set_for_all_and_is_no_quota
     assert run() == "an experiment without a slot gets one after 1 d 0 h, whatever its priority"
     assert run("--aging", "4") == "an experiment without a slot gets one after 4 h 00 min, whatever its priority"
     assert quotas.aging_s() == told() == 4 * 3600
-    assert run("--aging", "0") == "an experiment of low priority may wait for a slot for ever"
+    assert run("--aging", "0") == "an experiment of low priority may wait for a slot forever"
     assert quotas.aging_s() == told() == math.inf
     assert quotas.all() == []
     for unsound in (b"-1", b"nan", b"soon"):
@@ -158,7 +158,9 @@ def test_after_how_long_an_experiment_gets_a_slot_is_set_for_all_and_is_no_quota
     for wrong in (0.0, -1.0, math.nan):
         with pytest.raises(ConfigurationError, match="is no time above 0"):
             quotas.set_aging(wrong)
-    assert "--aging is for all experiments" in run("team-*", "2", "--aging", "4")
+    assert "gets one after 4 h" in run("team-*", "2", "--aging", "4")
+    assert [quota.pattern for quota in quotas.all()] == ["team-*"]
+    assert "give one, or none" in run("team-*", "few")
 
 
 def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
@@ -168,7 +170,7 @@ def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
     demands = Demands(redis_client, patience_s=1.0)
 
     def run(*arguments: str) -> str:
-        return CliRunner().invoke(group, ["quota", *arguments]).output
+        return CliRunner().invoke(group, ["fleet", "quota", *arguments]).output
 
     shown = run("team-*", "5", "--priority", "normal", "--share", "2")
 
@@ -182,8 +184,8 @@ def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
         redis_client.hset(QUOTAS, b":cap x", unsound)
         assert demands.table() == table
     assert Many(redis_client, "team-1").start() == "granted"
-    assert "team-*" not in run("team-*", "--drop")
-    assert "give a pattern" in run("--share", "2")
+    assert "team-*" not in run("team-*", "none")
+    assert "a cap is for a PATTERN of experiments" in run("--share", "2")
     run("both-*", "--share", "2")
     run("both-*", "--priority", "low")
     assert re.search(r"both-\* +low +2 +80 +", run("both-*", "--journal-mb", "80"))

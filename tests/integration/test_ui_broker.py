@@ -106,11 +106,11 @@ def test_a_trial_and_an_experiment_say_why_they_wait_as_the_command_line_does(
         alone = CliRunner().invoke(group, ["why", NAME, "--broker", redis_server.url])
         left = why(places, feeds, feed)
 
-    assert str(waits["text"]).startswith("trial 0002 has waited for ")
-    assert str(gone["text"]).endswith("which is not connected: it runs again elsewhere in some seconds")
-    assert str(left["text"]).startswith(f"nobody drives {NAME}, so nothing new starts")
+    assert str(waits["text"]).startswith("trial 0002 has been waiting for ")
+    assert str(gone["text"]).endswith("which is not connected: the trial is requeued within seconds")
+    assert str(left["text"]).startswith(f"{NAME} has no driver, so nothing new starts")
     seconds = re.compile(r"\d+ s")
-    assert seconds.sub("", alone.stdout) == seconds.sub("", f"{left['text']}\n{left['way_out']}\n")
+    assert seconds.sub("", alone.stdout) == seconds.sub("", f"{left['text']}\n  → {left['way_out']}\n")
 
 
 def test_an_operators_account_is_enough_to_steer_and_a_monitors_is_not(driver: AnsweringDriver, accounts: Accounts):
@@ -131,7 +131,7 @@ def test_an_operators_account_is_enough_to_steer_and_a_monitors_is_not(driver: A
     assert "done for 0 of 0" in str(steer(operator, {**many, "trials": ["0009"]})["text"])
     assert len(driver.seen) == asked
     refused = steer(operator, {**many, "verb": "fail", "trials": ["0002"]})
-    assert str(refused["text"]).startswith("fail: done for 0 of 1 trials; trial 0002: fail is refused: ")
+    assert str(refused["text"]).startswith("fail: done for 0 of 1 trials; can't fail trial 0002: ")
     assert refused["refused"] is True
     driver.leave()
     assert "no driver runs" in str(steer(operator, {**wanted, "trial": "0002"})["text"])

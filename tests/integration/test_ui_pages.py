@@ -453,9 +453,9 @@ def test_a_button_asks_the_driver_and_shows_what_it_answers(driver: Any, redis_s
             click(page, "fail")
             page.shows("fail trial 0001?", "This can't be undone.")
             click(page, "fail trial 0001")
-            page.shows("fail is refused", "trial 0001 has ended already")
+            page.shows("can't fail trial 0001", "trial 0001 has ended already")
             page.go("#/e/steered")
-            page.shows("Trials (2)", "trial 0001 has waited for", "waiting for a slot")
+            page.shows("Trials (2)", "trial 0001 has been waiting for", "waiting for a slot")
             # Nothing is offered before something is selected.
             assert "pause 2" not in page.text
             page.find("[aria-label^='select all']").click()
@@ -481,7 +481,7 @@ def test_a_button_asks_the_driver_and_shows_what_it_answers(driver: Any, redis_s
             page.shows("end now steered?", "those that run are stopped")
             click(page, "cancel")
             page.go("#/fleet")
-            page.shows("What waits", "trial 0001 has waited for")
+            page.shows("What waits", "trial 0001 has been waiting for")
             assert page.complaints() == []
     finally:
         drives.end()

@@ -19,7 +19,7 @@ from waiting import eventually, is_gone
 
 from mqtune.core.codec import decode_value
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED, TrainableSpec
-from mqtune.worker import ControlPipe, Importer, ZygoteHandle
+from mqtune.worker import ControlPipe, ImporterHandle, ZygoteHandle
 
 CODE = """
 import os, signal, subprocess, sys, time
@@ -68,7 +68,7 @@ class Trials:
         (folder / "job_code.py").write_text(code)
         self.folder, self.controls = folder, list[ControlPipe]()
         key = import_key(TrainableSpec(name, module="job_code"), folder, method)
-        self.importer = Importer(key, environment, folder / "zygote.log", **options)
+        self.importer = ImporterHandle(key, environment, folder / "zygote.log", **options)
 
     @classmethod
     def ready(cls, folder: Path, name: str, method: str = "fork", before: str = "") -> Self:

@@ -105,7 +105,7 @@ def the_control_records(data: bytes) -> Session:
         os.write(write, data)
         session = Session(start_message(), [-1, read])
         # It looks into its pipe.
-        assert session.save_wanted in (True, False)
+        assert session.is_save_wanted() in (True, False)
     finally:
         os.close(read)
         os.close(write)

@@ -494,7 +494,7 @@ class DriverMachine(RuleBasedStateMachine):
     def check_what_is_kept(self) -> None:
         """Check that only trials on the front keep dicts in the end, and that the server has no others."""
         experiment = self.bench.experiment
-        spared = () if self.bench.delete_checkpoints == "all" else experiment.ahead
+        spared = () if self.bench.delete_checkpoints == "all" else experiment.leaders
         assert all(trial.id in spared for trial in experiment.trials.values() if trial.checkpoints)
         assert self.bench.worker.checkpoints() == self.named()
 

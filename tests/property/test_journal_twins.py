@@ -27,6 +27,7 @@ from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal import (
     Assignment,
+    AttemptCheck,
     Claim,
     DriverState,
     Entry,
@@ -39,7 +40,6 @@ from mqtune.journal import (
     RedisJournal,
     Segment,
     Unclaimed,
-    UnderWay,
     revocation,
 )
 
@@ -708,7 +708,7 @@ def _outcome(journal: Journal, name: str, args: tuple[Any, ...]) -> Any:
         return JOURNAL_GONE
     except NameTaken as error:
         return Taken(error.holder, error.left_s)
-    if isinstance(answer, UnderWay):
+    if isinstance(answer, AttemptCheck):
         return answer.under_way
     if name == "unclaimed":
         return {(each.trial, each.attempt, bool(each.worker)) for each in answer}

@@ -17,7 +17,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, Reports, events_in_order
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Report, TrialStatus
-from mqtune.driver import Pace, PlainReports
+from mqtune.driver import LoopPace, PlainReports
 from mqtune.journal import Entry
 from mqtune.testing.schedulers import Watched
 
@@ -171,7 +171,7 @@ def test_reports_that_are_taken_in_at_once_give_the_journal_of_reports_one_by_on
         return taken[-1]
 
     monkeypatch.setattr(PlainReports, "take", by_itself)
-    monkeypatch.setattr(Pace, "is_steady", False)
+    monkeypatch.setattr(LoopPace, "is_steady", False)
     one_by_one = world.simulation(SCHEDULERS[name], keep_journal=True)
 
     assert steps_of(one_by_one) >= steps

@@ -16,7 +16,7 @@ from mqtune.core.errors import ConfigurationError, JournalGone
 from mqtune.core.events import Event
 from mqtune.core.timing import Timing
 from mqtune.driver import DriverAction, Restored
-from mqtune.driver.ports import PAUSE_S, DriverHooks, DriverService, Project, no_services
+from mqtune.driver.ports import PAUSE_S, DriverHooks, DriverService, ProgramFiles, no_services
 
 EVENT = cast("Event", object())
 KEEP_LOCK_S = Timing().keep_lock_s
@@ -139,9 +139,9 @@ def test_a_reason_that_cannot_be_told_is_one() -> None:
 def test_settings_ask_for_a_project_where_files_travel_and_are_refused_without_one(tmp_path: Path) -> None:
     asked: list[tuple[Any, ...]] = []
 
-    def project(*given: Any) -> Project:
+    def project(*given: Any) -> ProgramFiles:
         asked.append(given)
-        return cast("Project", given)
+        return cast("ProgramFiles", given)
 
     backend = SimpleNamespace(local_slots=None)
     usual: dict[str, Any] = {

@@ -479,7 +479,7 @@ class UnsafeImporter:
 
     serves = is_current = staticmethod(lambda *_: True)
     is_dead = was_ended = was_killed = False
-    users = size = 0
+    users = 0
 
     def __init__(self, key: ImportKey, *_: object) -> None:
         self.key = key
@@ -487,7 +487,7 @@ class UnsafeImporter:
     def get_ready(self, *_: object) -> None:
         raise ZygoteDied("a crash")
 
-    def refused(self, _: Exception) -> tuple[str, str]:
+    def find_blamed_module(self, _: Exception) -> tuple[str, str]:
         return "unsafe", "a crash"
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class LocalBackend(QueueBackend):
     def why_no_slot(self) -> str:
         return super().why_no_slot() if self._crews else "starting the local worker"
 
-    def _no_slots(self, needs: Resources) -> Shape:
+    def _make_empty_shape(self, needs: Resources) -> Shape:
         queue = queue_name(needs, self._experiment)
         return Shape(queue, queue, needs, 0)
 
@@ -41,7 +41,7 @@ class LocalBackend(QueueBackend):
         """Return a task and its queue. The caller puts it there."""
         # Nothing is left of an attempt that was withdrawn before it was published.
         own = self._attempt_of((name, attempt))
-        self._staged = {each for each in self._staged if self._attempt_of(each) == own}
+        self._staged = {task for task in self._staged if self._attempt_of(task) == own}
         self._staged.add((name, attempt))
         return self._shape_of(self._fitting, self._resources).target, encode_task(self._task(name, attempt))
 

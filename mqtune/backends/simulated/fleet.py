@@ -112,7 +112,7 @@ class WorkersJournal(MemoryJournal):
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class SimulatedRun:
     """A claimed attempt on its worker."""
 
     claim: Claim
@@ -217,7 +217,7 @@ class Worker:
     is_alive: bool = field(default=True, compare=False)
     #: Whether it is among the free workers; a dead one may be, and is skipped.
     is_waiting: bool = field(default=True, compare=False)
-    run: Run | None = field(default=None, compare=False)
+    run: SimulatedRun | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -288,11 +288,11 @@ class SimulatedFleet:
         self._agenda = Agenda(self.clock)
         self._idle_waits = 0
         self._packer = report_packer()
-        self._runs: dict[TrialId, Run] = {}
+        self._runs: dict[TrialId, SimulatedRun] = {}
         #: By trial, when the lease of an attempt on a dead worker expires.
         self._lost: dict[TrialId, float] = {}
         #: The attempts whose next report waits because the journal is full, each with whether it has come to that.
-        self._held: dict[Run, bool] = {}
+        self._held: dict[SimulatedRun, bool] = {}
         #: The reports of the current instant, which are journaled in one entry.
         self._batch: list[Segment] = []
         self._free = [Worker(number) for number in range(1, conditions.slots + 1)]
@@ -391,7 +391,7 @@ class SimulatedFleet:
             self._release(run)
         self._lost.pop(trial, None)
 
-    def _running(self, trial: TrialId, attempt: int) -> Run | None:
+    def _running(self, trial: TrialId, attempt: int) -> SimulatedRun | None:
         run = self._runs.get(trial)
         return run if run is not None and run.claim.attempt == attempt else None
 
@@ -479,15 +479,15 @@ class SimulatedFleet:
         if isinstance(grant, str):
             return False
         encoder = ReportEncoder(claim.trial, claim.attempt, self._packer)
-        run = self._runs[claim.trial] = Run(claim, worker, beside, grant.assignment, encoder)
-        for each in workers:
-            each.run = run
+        run = self._runs[claim.trial] = SimulatedRun(claim, worker, beside, grant.assignment, encoder)
+        for other in workers:
+            other.run = run
         self._in(self._conditions.start_delay(), Precedence.DONE, self._begin, run)
         if grant.assignment.timeout_s is not None:
             self._in(grant.assignment.timeout_s, Precedence.DONE, self._time_out, run)
         return True
 
-    def _release(self, run: Run) -> None:
+    def _release(self, run: SimulatedRun) -> None:
         """End a run, and free its workers."""
         run.is_over = run.is_quiet = True
         run.items = iter(())
@@ -499,7 +499,7 @@ class SimulatedFleet:
 
     # Trials.
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: SimulatedRun) -> None:
         if run.is_quiet:
             return
         checkpoint = run.assignment.checkpoint
@@ -517,7 +517,7 @@ class SimulatedFleet:
         else:
             self._work(run)
 
-    def _work(self, run: Run) -> None:
+    def _work(self, run: SimulatedRun) -> None:
         """Begin to work on the next report."""
         try:
             run.seconds, run.next = seconds, _ = next(run.items)
@@ -528,7 +528,7 @@ class SimulatedFleet:
         else:
             self._agenda.note(self.clock.now + seconds, Precedence.DONE, self._report, run)
 
-    def _report(self, run: Run) -> None:
+    def _report(self, run: SimulatedRun) -> None:
         if run.is_quiet:
             return
         if isinstance(run.next, Exception):
@@ -559,7 +559,7 @@ class SimulatedFleet:
         else:
             self._work(run)
 
-    def _arrive(self, run: Run) -> None:
+    def _arrive(self, run: SimulatedRun) -> None:
         if not run.is_over:
             self._batch.append(run.under_way.popleft())
 
@@ -578,12 +578,12 @@ class SimulatedFleet:
         for run in (run for run, is_due in held.items() if is_due):
             self._in(0.0, Precedence.DONE, self._report, run)
 
-    def _hold(self, run: Run, checkpoint: CheckpointId) -> None:
+    def _hold(self, run: SimulatedRun, checkpoint: CheckpointId) -> None:
         """Save a checkpoint with a run's position, as a trainable on a worker would."""
         data = encode_dict({_POSITION: run.position}, {ITERATION: run.position, TIME_TOTAL: run.total_s})
         self._journal.put_checkpoint(run.claim, checkpoint, data)
 
-    def _save(self, run: Run) -> None:
+    def _save(self, run: SimulatedRun) -> None:
         if not run.is_quiet:
             checkpoint = run.new_checkpoint()
             self._hold(run, checkpoint)
@@ -593,23 +593,23 @@ class SimulatedFleet:
             )
             self._journal.saved(run.claim, {checkpoint: saved.encode()})
 
-    def _return(self, run: Run) -> None:
+    def _return(self, run: SimulatedRun) -> None:
         if not run.is_quiet:
             self._end(run, run.ended(AttemptEnd.COMPLETED, self.clock.time()))
 
-    def _fail(self, run: Run, error: Exception, *, outlived: bool = False) -> None:
+    def _fail(self, run: SimulatedRun, error: Exception, *, outlived: bool = False) -> None:
         self._end(run, run.ended(AttemptEnd.FAILED, self.clock.time(), error, outlived=outlived))
 
-    def _time_out(self, run: Run) -> None:
+    def _time_out(self, run: SimulatedRun) -> None:
         if not run.is_quiet:
             run.is_quiet = True
             error = AttemptTimeout(f"the attempt ran for {run.assignment.timeout_s:g} s, which is its timeout_s")
             self._in(self._conditions.stop_delay(), Precedence.HEARD, lambda _: self._fail(run, error, outlived=True))
 
-    def _end_as_told(self, run: Run) -> None:
+    def _end_as_told(self, run: SimulatedRun) -> None:
         self._end(run, run.ended(run.told.effect.end, self.clock.time()))
 
-    def _end(self, run: Run, ended: AttemptEnded) -> None:
+    def _end(self, run: SimulatedRun, ended: AttemptEnded) -> None:
         """Journal an attempt's end, after all of its reports."""
         if run.is_over:
             return

@@ -100,7 +100,7 @@ def source_of(reports: Reports) -> Source:
     return source
 
 
-def checked_seconds(what: str, seconds: Any) -> float:
+def checked_seconds(argument: str, seconds: Any) -> float:
     """Return a duration as a float.
 
     Raises:
@@ -109,7 +109,7 @@ def checked_seconds(what: str, seconds: Any) -> float:
     is_number = seconds.__class__ is float or (isinstance(seconds, Real) and not isinstance(seconds, bool))
     if is_number and 0 <= (number := float(seconds)) < math.inf:
         return number
-    raise ConfigurationError(f"Simulated: {what} is {seconds!r:.80}; give a number of seconds, of at least 0")
+    raise ConfigurationError(f"Simulated: {argument} is {seconds!r:.80}; give a number of seconds, of at least 0")
 
 
 def _checked(items: Iterable[Item | Exception]) -> Iterator[Item]:

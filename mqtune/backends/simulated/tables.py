@@ -64,11 +64,11 @@ def _rows_of_file(path: Path) -> Sequence[Row]:
         return rows_of(_parquet(path))
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            found = list(csv.DictReader(file))
+            rows = list(csv.DictReader(file))
     except (OSError, UnicodeError, csv.Error) as error:
         raise ConfigurationError(f"Simulated: the table {path} can't be read: {error}") from error
     # An empty cell is a missing value.
-    return [{name: cell_value(text) for name, text in row.items() if name and text} for row in found]
+    return [{name: cell_value(text) for name, text in row.items() if name and text} for row in rows]
 
 
 def _parquet(path: Path) -> Frame:

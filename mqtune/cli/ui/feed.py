@@ -26,7 +26,7 @@ from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, Snapshot, duration, state_in_words, state_of_folder
 from mqtune.results.followed import BrokerSource, Fold, FolderSource, Followed, Replaced, Source
-from mqtune.results.plots.data import Curve, Read, time_attr_of
+from mqtune.results.plots.data import PlottedCurve, Read, time_attr_of
 from mqtune.results.results import Results
 
 #: Pause between full replays, as a multiple of the last one's duration.
@@ -41,7 +41,7 @@ _SLICE_S: Final = 0.002
 #: So few entries are folded under the lock.
 _FEW: Final = 20
 
-Curves = dict[str, Curve]
+Curves = dict[str, PlottedCurve]
 T = TypeVar("T")
 
 
@@ -86,7 +86,7 @@ class _CurveFold(Fold):
     def on_report(self, report: Report, trial: Trial) -> None:
         curves = self.curves.get(trial.id)
         if curves is None:
-            curves = self.curves[trial.id] = {name: Curve() for name in self.experiment.objective.metrics}
+            curves = self.curves[trial.id] = {name: PlottedCurve() for name in self.experiment.objective.metrics}
         for metric, curve in curves.items():
             curve.take(report.timestamp, report.metrics, self.time_attr, metric)
         if self.heard is not None:
@@ -215,7 +215,7 @@ class Feed:
         with self.lock:
             return make(self.results)
 
-    def curves(self, results: Read, metric: str) -> Mapping[TrialId, Curve]:
+    def curves(self, results: Read, metric: str) -> Mapping[TrialId, PlottedCurve]:
         """Return the reports of each trial in *results*, for pictures.
 
         The first request for a metric that is not optimised reads the whole journal.
@@ -328,13 +328,13 @@ class Feed:
         if look.trial is None:
             curves = found.get(report.trial)
             if curves is None:
-                curves = found[report.trial] = {look.metric: Curve()}
+                curves = found[report.trial] = {look.metric: PlottedCurve()}
             curves[look.metric].take(report.timestamp, report.metrics, time_attr, look.metric)
         elif look.trial == report.trial:
             metrics, curves = dict(flatten(report.metrics)), found.setdefault(report.trial, {})
             for name, value in metrics.items():
                 if is_number(value) and name != time_attr:
-                    curves.setdefault(name, Curve()).take(report.timestamp, metrics, time_attr, name)
+                    curves.setdefault(name, PlottedCurve()).take(report.timestamp, metrics, time_attr, name)
 
     def _take_entry(self, entry: Entry) -> None:
         if self._since is not None:

@@ -42,13 +42,13 @@ from mqtune.results.frames import Row
 from mqtune.results.logs import attempt_of
 from mqtune.results.plots.by_plotly import plain
 from mqtune.results.plots.compared import MOST_COMPARED, Compared
-from mqtune.results.plots.data import MOST_POINTS, Curve, is_wide, spread, time_attr_of
+from mqtune.results.plots.data import MOST_POINTS, PlottedCurve, is_wide, spread, time_attr_of
 from mqtune.results.plots.panels import BLUE, Axis, Look, Panel, Series, label
 from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS, Plots
 from mqtune.results.progress import updated_at
 from mqtune.results.results import Results
-from mqtune.services.shares.overview import Share
+from mqtune.services.shares.overview import ShareSummary
 from mqtune.trainable.bundle import is_digest
 
 #: Changed trials in one message.
@@ -61,7 +61,7 @@ _HEIGHT, _SMALL_HEIGHT = 300, 240
 #: Bytes of a shown file.
 _MOST_SOURCE: Final = 256 * 1024
 _NO_SHARES: Final = (
-    "this account may not read what experiments want of the fleet: make it again with mqtune acl monitor"
+    "this account may not read what experiments want of the fleet: make it again with mqtune fleet acl monitor"
 )
 TRIAL: Final = "trial"
 
@@ -257,7 +257,7 @@ def _trial_picture(feed: Feed, trial: Trial, asked: Asked) -> Picture:
     return Picture(f"trial {trial.id}", note, panels)
 
 
-def _metric_panel(time_attr: str, name: str, curve: Curve, most: int) -> Panel:
+def _metric_panel(time_attr: str, name: str, curve: PlottedCurve, most: int) -> Panel:
     places = spread(len(curve.value), most)
     x, y = [curve.time[place] for place in places], [curve.value[place] for place in places]
     is_short = len(x) < 30  # noqa: PLR2004 - points that can be told apart
@@ -461,7 +461,7 @@ def fleet_page(places: Places, feeds: Feeds) -> Row:
     }
 
 
-def _share(share: Share, names: Mapping[str, str]) -> Row:
+def _share(share: ShareSummary, names: Mapping[str, str]) -> Row:
     """Return a share. Experiments that are not shown have no name."""
     found = share._asdict()
     name = names.get(found.pop("token"), "")

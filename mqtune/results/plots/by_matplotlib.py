@@ -56,8 +56,8 @@ def content_of(picture: Sheet, format: str) -> bytes:  # noqa: A002 - as in Matp
 
 
 def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
-    for each in panel.series:
-        _draw_series(axes, each)
+    for series in panel.series:
+        _draw_series(axes, series)
     for x, y, text in panel.texts:
         axes.annotate(
             _plain(text),
@@ -76,7 +76,7 @@ def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
     axes.tick_params(labelsize=size - 1, colors=TEXT)
     axes.spines[["top", "right"]].set_visible(False)
     for name, axis in (("x", panel.x), ("y", panel.y)):
-        _set_axis(axes, name, axis, [value for each in panel.series for value in getattr(each, name)], size)
+        _set_axis(axes, name, axis, [value for series in panel.series for value in getattr(series, name)], size)
 
 
 def _set_axis(axes: Axes, name: str, axis: Axis, values: Sequence[float], size: int) -> None:
@@ -119,10 +119,11 @@ def _style(series: Series) -> Body:
 
 
 def _handles(picture: Sheet) -> dict[str, Line2D]:
-    named = [each for panel in picture.panels for each in panel.series if each.name]
+    named = [series for panel in picture.panels for series in panel.series if series.name]
     # The first series of a name gives the legend's look.
     return {
-        each.name: Line2D([], [], label=_plain(each.name), **{**_style(each), "alpha": 1}) for each in reversed(named)
+        series.name: Line2D([], [], label=_plain(series.name), **{**_style(series), "alpha": 1})
+        for series in reversed(named)
     }
 
 

@@ -45,14 +45,14 @@ def plain(picture: Sheet) -> Row:
     for number, panel in enumerate(picture.panels):
         suffix = str(number + 1) if number else ""
         left, right, bottom, top = _place(picture, number)
-        xs, ys = ([value for each in panel.series for value in getattr(each, axis)] for axis in ("x", "y"))
+        xs, ys = ([value for series in panel.series for value in getattr(series, axis)] for axis in ("x", "y"))
         layout[f"xaxis{suffix}"] = {**_axis(panel.x, xs), "domain": [left, right], "anchor": f"y{suffix}"}
         layout[f"yaxis{suffix}"] = {**_axis(panel.y, ys), "domain": [bottom, top], "anchor": f"x{suffix}"}
         annotations += _annotations(panel, suffix, (left + right) / 2, top)
-        for each in panel.series:
-            is_new = bool(each.name) and each.name not in named
-            named.add(each.name)
-            data.append({**_trace(each), "xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": is_new})
+        for series in panel.series:
+            is_new = bool(series.name) and series.name not in named
+            named.add(series.name)
+            data.append({**_trace(series), "xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": is_new})
     layout |= {"annotations": annotations, "showlegend": len(named - {""}) > 1}
     return {"data": data, "layout": layout}
 
@@ -84,23 +84,23 @@ def _place(picture: Sheet, number: int) -> tuple[float, float, float, float]:
 
 
 def _axis(axis: Axis, values: Sequence[float]) -> Row:
-    found: Row = {"title": {"text": _text(axis.label)}, "gridcolor": GRID, "zeroline": False}
+    layout: Row = {"title": {"text": _text(axis.label)}, "gridcolor": GRID, "zeroline": False}
     if axis.is_log:
-        found |= {"type": "log", **_log_ticks(values)}
+        layout |= {"type": "log", **_log_ticks(values)}
     if axis.ends is not None:
-        found["range"] = [math.log10(each) if axis.is_log else each for each in axis.ends]
+        layout["range"] = [math.log10(end) if axis.is_log else end for end in axis.ends]
     if not axis.is_log and not axis.ticks and (step := step_of(values)) is not None:
-        found |= {"tick0": 0, "dtick": step}
+        layout |= {"tick0": 0, "dtick": step}
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
-        found |= {"tickmode": "array", "tickvals": list(places), "ticktext": list(map(_text, names))}
-    return found
+        layout |= {"tickmode": "array", "tickvals": list(places), "ticktext": list(map(_text, names))}
+    return layout
 
 
 def _log_ticks(values: Sequence[float]) -> Row:
     """Return powers of ten as ticks, or with a small span also the numbers between, in one size."""
-    there = [value for value in values if math.isfinite(value) and value > 0]
-    spans = bool(there) and max(there) / min(there) >= _TENS
+    positive = [value for value in values if math.isfinite(value) and value > 0]
+    spans = bool(positive) and max(positive) / min(positive) >= _TENS
     return {"dtick": 1, "exponentformat": "power"} if spans else {"dtick": "D2", "tickformat": "~g"}
 
 
@@ -157,7 +157,7 @@ def _trace(series: Series) -> Row:
 
 
 def _numbers(values: Sequence[float]) -> list[float | None]:
-    return [float(each) if math.isfinite(each) else None for each in values]
+    return [float(value) if math.isfinite(value) else None for value in values]
 
 
 def _text(text: str) -> str:

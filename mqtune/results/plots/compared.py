@@ -12,8 +12,8 @@ from mqtune.core.text import counted
 from mqtune.core.trial import Trial, TrialId
 from mqtune.results.plots.data import (
     MOST_POINTS,
-    Curve,
-    Parameter,
+    ParameterAxis,
+    PlottedCurve,
     Read,
     chosen,
     curves_of,
@@ -56,7 +56,7 @@ class Compared:
     """
 
     def __init__(
-        self, results: Mapping[str, Read], curves: Callable[[Read, str], Mapping[TrialId, Curve]] = curves_of
+        self, results: Mapping[str, Read], curves: Callable[[Read, str], Mapping[TrialId, PlottedCurve]] = curves_of
     ) -> None:
         self._results = dict(list(results.items())[:MOST_COMPARED])
         self._curves_of = curves
@@ -69,8 +69,8 @@ class Compared:
         """
         if kind not in ("runs", "bests", "parameters"):
             raise ConfigurationError(f"there is no picture {kind!r} of several experiments")
-        found: Picture = getattr(self, kind)()
-        return found
+        picture: Picture = getattr(self, kind)()
+        return picture
 
     def runs(self) -> Picture:
         """Return the best value so far of each experiment, by the number of begun trials."""
@@ -86,7 +86,7 @@ class Compared:
             kept = spread(len(best), MOST_POINTS // MOST_COMPARED)
             if kept:
                 series.append(
-                    Series(name, [float(places[each][0]) for each in kept], [best[each] for each in kept], look)
+                    Series(name, [float(places[index][0]) for index in kept], [best[index] for index in kept], look)
                 )
         return self._picture("best so far", [self._panel("trials, in the order in which they began", series)])
 
@@ -99,7 +99,7 @@ class Compared:
             if best is None or curve is None:
                 continue
             kept = spread(len(curve.value), MOST_POINTS // MOST_COMPARED)
-            xs, ys = [curve.time[each] for each in kept], [curve.value[each] for each in kept]
+            xs, ys = [curve.time[index] for index in kept], [curve.value[index] for index in kept]
             series.append(Series(name, xs, ys, look, [best.id] * len(kept)))
             times.append(time_attr_of(results))
         return self._picture("the best trial of each", [self._panel(label(", ".join(dict.fromkeys(times))), series)])
@@ -110,23 +110,25 @@ class Compared:
             name: chosen(results, list(results.experiment.trials.values()), _MOST_DOTS)
             for name, results in self._results.items()
         }
-        found = {
-            name: {each.name: each for each in parameters_of(self._results[name], trials)}
+        by_name = {
+            name: {parameter.name: parameter for parameter in parameters_of(self._results[name], trials)}
             for name, trials in drawn.items()
         }
-        names = list(dict.fromkeys(each for parameters in found.values() for each in parameters))
-        shared = [each for each in names if sum(each in parameters for parameters in found.values()) > 1] or names
-        panels = [self._parameter(each, drawn, found) for each in shared[:_MOST_PANELS]]
+        names = list(dict.fromkeys(parameter for parameters in by_name.values() for parameter in parameters))
+        shared = [
+            parameter for parameter in names if sum(parameter in parameters for parameters in by_name.values()) > 1
+        ] or names
+        panels = [self._parameter(parameter, drawn, by_name) for parameter in shared[:_MOST_PANELS]]
         return self._picture("parameters", panels)
 
     def _parameter(
-        self, parameter: str, drawn: Mapping[str, Sequence[Trial]], found: Mapping[str, Mapping[str, Parameter]]
+        self, parameter: str, drawn: Mapping[str, Sequence[Trial]], by_name: Mapping[str, Mapping[str, ParameterAxis]]
     ) -> Panel:
-        those = {name: parameters[parameter] for name, parameters in found.items() if parameter in parameters}
+        those = {name: parameters[parameter] for name, parameters in by_name.items() if parameter in parameters}
         # Numbers and texts have no axis in common: the first experiment's counts.
         has_names = bool(next(iter(those.values())).names)
-        those = {name: each for name, each in those.items() if bool(each.names) == has_names}
-        every = list(dict.fromkeys(each for parameter_ in those.values() for each in parameter_.names))
+        those = {name: axis for name, axis in those.items() if bool(axis.names) == has_names}
+        every = list(dict.fromkeys(text for parameter_ in those.values() for text in parameter_.names))
         series = []
         for name, results, look in self._each():
             if name in those:
@@ -138,8 +140,8 @@ class Compared:
                 values = [value_of(results, trial, _metric(results)) for trial in drawn[name]]
                 dots = Look(look.color, marker="circle", size=5, opacity=0.7)
                 series.append(Series(name, places, values, dots, [trial.id for trial in drawn[name]]))
-        ticks = [(float(place), label(each)) for place, each in enumerate(every)]
-        x = Axis(label(parameter), all(each.is_log for each in those.values()), ticks)
+        ticks = [(float(place), label(text)) for place, text in enumerate(every)]
+        x = Axis(label(parameter), all(axis.is_log for axis in those.values()), ticks)
         return Panel(x, self._values_axis(series), series)
 
     def _panel(self, x: str, series: Sequence[Series]) -> Panel:
@@ -147,7 +149,7 @@ class Compared:
 
     def _values_axis(self, series: Sequence[Series]) -> Axis:
         metrics = dict.fromkeys(_metric(results) for results in self._results.values())
-        return Axis(label(", ".join(metrics)), is_wide([value for each in series for value in each.y]))
+        return Axis(label(", ".join(metrics)), is_wide([value for line in series for value in line.y]))
 
     def _each(self) -> list[tuple[str, Read, Look]]:
         return [
@@ -156,22 +158,22 @@ class Compared:
         ]
 
     def _picture(self, title: str, panels: Sequence[Panel]) -> Picture:
-        if not any(each.y for panel in panels for each in panel.series):
+        if not any(line.y for panel in panels for line in panel.series):
             raise NothingToDraw(f"none of {', '.join(self._results)} has anything to draw for that")
         sizes = {name: len(results.experiment.trials) for name, results in self._results.items()}
         counts = [f"{name}: {counted(size, 'trial')}" for name, size in sizes.items()]
         return Picture(title, " · ".join(counts), panels)
 
 
-def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, Curve]) -> Panel:
+def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, PlottedCurve]) -> Panel:
     """Return the curves of few trials, each in its own colour."""
     series = []
     for place, trial in enumerate(trials):
         curve, look = curves[trial.id], Look(_COLORS[place % len(_COLORS)], width=2)
         kept = spread(len(curve.value), MOST_POINTS // len(trials))
-        xs, ys = [curve.time[each] for each in kept], [curve.value[each] for each in kept]
+        xs, ys = [curve.time[index] for index in kept], [curve.value[index] for index in kept]
         series.append(Series(f"trial {trial.id}", xs, ys, look, [trial.id] * len(kept)))
-    return Panel(x_axis, Axis(label(metric), is_wide([value for each in series for value in each.y])), series)
+    return Panel(x_axis, Axis(label(metric), is_wide([value for line in series for value in line.y])), series)
 
 
 def lines_apart(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> list[Series]:

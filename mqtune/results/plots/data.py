@@ -58,12 +58,12 @@ class Read(Protocol):
 
 def time_attr_of(results: Read) -> str:
     """Return the key of the scheduler's time in reports, usually the epoch's number."""
-    found: str = results.definition["scheduler"].get("time_attr", ITERATION)
-    return found
+    time_attr: str = results.definition["scheduler"].get("time_attr", ITERATION)
+    return time_attr
 
 
 @dataclass(slots=True)
-class Curve:
+class PlottedCurve:
     """A trial's reports without late ones: their times, scheduler's times, and metrics or NaN."""
 
     at: array[float] = field(default_factory=lambda: array("d"))
@@ -77,27 +77,27 @@ class Curve:
         self.time.append(time if is_number(time) and math.isfinite(time) else len(self.at))
         self.value.append(value if is_number(value) and math.isfinite(value) else math.nan)
 
-    def by_seconds(self) -> Curve:
+    def by_seconds(self) -> PlottedCurve:
         """Return the curve over the seconds since its first report."""
-        return Curve(self.at, array("d", (at - self.at[0] for at in self.at)), self.value)
+        return PlottedCurve(self.at, array("d", (at - self.at[0] for at in self.at)), self.value)
 
-    def copy(self) -> Curve:
+    def copy(self) -> PlottedCurve:
         """Return a copy of the reports so far, while another thread may add one."""
         # An added report's value comes last.
         count = len(self.value)
-        return Curve(self.at[:count], self.time[:count], self.value[:count])
+        return PlottedCurve(self.at[:count], self.time[:count], self.value[:count])
 
 
-def curves_of(results: Read, metric: str) -> dict[TrialId, Curve]:
+def curves_of(results: Read, metric: str) -> dict[TrialId, PlottedCurve]:
     """Return the reports of each trial that has any, in 24 bytes per report."""
     time_attr = time_attr_of(results)
-    curves: dict[TrialId, Curve] = {}
+    curves: dict[TrialId, PlottedCurve] = {}
     for report in results.reports():
         if report.late:
             continue
         curve = curves.get(report.trial)
         if curve is None:
-            curve = curves[report.trial] = Curve()
+            curve = curves[report.trial] = PlottedCurve()
         curve.take(report.timestamp, report.metrics, time_attr, metric)
     return curves
 
@@ -169,7 +169,7 @@ def is_wide(values: Sequence[float]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ParameterAxis:
     """A hyperparameter: the place of each trial on its axis, or NaN, and names of places if any."""
 
     name: str
@@ -183,18 +183,18 @@ class Parameter:
         return [(place, label(name)) for place, name in enumerate(self.names)]
 
 
-def parameters_of(results: Read, trials: Sequence[Trial]) -> list[Parameter]:
+def parameters_of(results: Read, trials: Sequence[Trial]) -> list[ParameterAxis]:
     """Return the hyperparameters of these trials, without those that don't differ."""
     configs = [dict(flatten(trial.config)) for trial in trials]
     names = dict.fromkeys(name for config in configs for name in config)
     space = _space_of(results)
-    found = []
+    parameters = []
     for name in names:
         values = [config.get(name) for config in configs]
         is_there = any(value is not None for value in values)
         if is_there and (len(configs) == 1 or any(not _is_same(value, values[0]) for value in values)):
-            found.append(_parameter(name, values, space))
-    return found
+            parameters.append(_parameter(name, values, space))
+    return parameters
 
 
 def _is_same(value: object, other: object) -> bool:
@@ -207,16 +207,16 @@ def _space_of(results: Read) -> Space | None:
     return None
 
 
-def _parameter(name: str, values: Sequence[object], space: Space | None) -> Parameter:
-    there = [value for value in values if value is not None]
-    is_chosen = _is_chosen(name, there, space)
-    if not is_chosen and all(is_number(value) and math.isfinite(value) for value in there):
+def _parameter(name: str, values: Sequence[object], space: Space | None) -> ParameterAxis:
+    present = [value for value in values if value is not None]
+    is_chosen = _is_chosen(name, present, space)
+    if not is_chosen and all(is_number(value) and math.isfinite(value) for value in present):
         places = [float(value) if is_number(value) else math.nan for value in values]
-        return Parameter(name, places, _is_log(name, places, space))
-    names = tuple(_categories(name, there, space))
-    index = {each: place for place, each in enumerate(names)}
+        return ParameterAxis(name, places, _is_log(name, places, space))
+    names = tuple(_categories(name, present, space))
+    index = {name: place for place, name in enumerate(names)}
     others = index.get(_OTHERS, 0)
-    return Parameter(
+    return ParameterAxis(
         name,
         [math.nan if value is None else float(index.get(short_value(value), others)) for value in values],
         names=names,
@@ -234,7 +234,7 @@ def _is_chosen(name: str, values: Sequence[object], space: Space | None) -> bool
 
 
 def _domains_of(name: str, space: Space | None) -> list[Domain]:
-    return [] if space is None else [each for path, each in space.domains.items() if space.places[path] == name]
+    return [] if space is None else [domain for path, domain in space.domains.items() if space.places[path] == name]
 
 
 def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
@@ -244,8 +244,8 @@ def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
         return False
     if domains:
         return any(
-            isinstance(each, Interval | Multiples) and not isinstance(each, ReverseInterval) and each.log
-            for each in domains
+            isinstance(domain, Interval | Multiples) and not isinstance(domain, ReverseInterval) and domain.log
+            for domain in domains
         )
     return is_wide(places)
 
@@ -254,9 +254,9 @@ def _categories(name: str, values: Sequence[object], space: Space | None) -> Ite
     """Yield the names of places: a choice's options in order, then the most frequent values."""
     counts = Counter(map(short_value, values))
     domains = _domains_of(name, space)
-    options = [short_value(option) for each in domains if isinstance(each, Choice) for option in each.options]
-    names = [each for each in dict.fromkeys(options) if each in counts]
-    others = [each for each, _ in counts.most_common() if each not in names]
+    options = [short_value(option) for domain in domains if isinstance(domain, Choice) for option in domain.options]
+    names = [option for option in dict.fromkeys(options) if option in counts]
+    others = [value for value, _ in counts.most_common() if value not in names]
     room = max(0, _MOST_CATEGORIES - len(names))
     yield from names[:_MOST_CATEGORIES]
     yield from sorted(others[:room])

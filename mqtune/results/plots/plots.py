@@ -20,8 +20,8 @@ from mqtune.results.plots.compared import curves_apart, lines_apart
 from mqtune.results.plots.data import (
     MOST_LINES,
     MOST_POINTS,
-    Curve,
-    Parameter,
+    ParameterAxis,
+    PlottedCurve,
     Read,
     chosen,
     copies_of,
@@ -50,7 +50,7 @@ from mqtune.results.plots.panels import (
 )
 from mqtune.results.plots.picture import Picture, require
 from mqtune.results.plots.scales import heights_of, in_tiers, names_on, scale_of
-from mqtune.results.plots.timeline import Bar, Run, bars, in_numbers, slot_names, slots
+from mqtune.results.plots.timeline import Bar, TimelineBar, bars, in_numbers, slot_names, slots
 from mqtune.schedulers.halving import levels_of
 
 if TYPE_CHECKING:
@@ -104,7 +104,9 @@ class Plots:
         ConfigurationError: neither Matplotlib nor Plotly is installed.
     """
 
-    def __init__(self, results: Read, curves: Callable[[Read, str], Mapping[TrialId, Curve]] = curves_of) -> None:
+    def __init__(
+        self, results: Read, curves: Callable[[Read, str], Mapping[TrialId, PlottedCurve]] = curves_of
+    ) -> None:
         require("matplotlib", "plotly")
         self._results = results
         self._curves_of = curves
@@ -143,7 +145,7 @@ class Plots:
         series = self._by_status(dots, lambda t: begun[t.id], lambda t: value_of(self._results, t, metric))
         if len(x):
             series.append(Series("best so far", *_steps(x, value, is_min=self._mode(metric) == "min"), _BEST))
-        is_log = is_wide([each for one in series for each in one.y])
+        is_log = is_wide([value for one in series for value in one.y])
         return Panel(Axis("trials, in the order in which they began"), Axis(self._value_label(metric), is_log), series)
 
     def _history_of(self, metric: str) -> Panel:
@@ -172,14 +174,14 @@ class Plots:
         line = []
         if len(at):
             x, y = _steps(at, value, is_min=self._mode(metric) == "min")
-            line = [Series("best so far", [(each - start) / unit.seconds for each in x], y, _BEST)]
-        is_log = is_wide([each for one in (*series, *line) for each in one.y])
+            line = [Series("best so far", [(value - start) / unit.seconds for value in x], y, _BEST)]
+        is_log = is_wide([value for one in (*series, *line) for value in one.y])
         return Panel(
             Axis(f"time since the start ({unit.name})"), Axis(self._value_label(metric), is_log), [*series, *line]
         )
 
     def _feasible(
-        self, curves: Mapping[TrialId, Curve], metric: str
+        self, curves: Mapping[TrialId, PlottedCurve], metric: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the times and values of feasible trials' counted reports.
 
@@ -227,7 +229,7 @@ class Plots:
         return self._picture("learning curves", panels, trials)
 
     def _curves_panel(
-        self, metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, Curve]
+        self, metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, PlottedCurve]
     ) -> Panel:
         most = max(2, MOST_POINTS // len(trials) // len(self._experiment.objective.metrics))
         lines = {trial.id: self._thinned(curves[trial.id], metric, most) for trial in trials}
@@ -245,13 +247,13 @@ class Plots:
         best = self._experiment.best
         if best is not None and best.id in lines:
             series.append(Series(f"best: trial {best.id}", *lines[best.id], _BEST, [best.id] * len(lines[best.id][0])))
-        is_log = is_wide([each for one in series for each in one.y])
+        is_log = is_wide([value for one in series for value in one.y])
         return Panel(x_axis, Axis(label(metric), is_log), series)
 
-    def _thinned(self, curve: Curve, metric: str, most: int) -> tuple[list[float], list[float]]:
+    def _thinned(self, curve: PlottedCurve, metric: str, most: int) -> tuple[list[float], list[float]]:
         """Return some points of a curve, with the first, last and best, and NaN where it goes back."""
-        there = [place for place, value in enumerate(curve.value) if not math.isnan(value)]
-        kept = {there[place] for place in spread(len(there), most)}
+        places = [place for place, value in enumerate(curve.value) if not math.isnan(value)]
+        kept = {places[place] for place in spread(len(places), most)}
         if (best := self._best_place(curve.value, metric)) is not None:
             kept.add(best)
         x: list[float] = []
@@ -280,15 +282,15 @@ class Plots:
         parameters = parameters_of(self._results, trials)
         if not parameters:
             raise self._nothing("slices", "its trials have no parameter that differs")
-        panels = [self._slice(metric, trials, each) for each in self._first(parameters)]
+        panels = [self._slice(metric, trials, parameter) for parameter in self._first(parameters)]
         more = _more(len(parameters), len(panels), "parameters")
         return self._picture(f"{metric} by parameter", panels, trials, more)
 
-    def _slice(self, metric: str, trials: Sequence[Trial], parameter: Parameter) -> Panel:
+    def _slice(self, metric: str, trials: Sequence[Trial], parameter: ParameterAxis) -> Panel:
         place = dict(zip((trial.id for trial in trials), parameter.places, strict=True))
-        there = [trial for trial in trials if not math.isnan(place[trial.id])]
-        values = {trial.id: value_of(self._results, trial, metric) for trial in there}
-        series = self._by_status(there, lambda trial: place[trial.id], lambda trial: values[trial.id])
+        placed = [trial for trial in trials if not math.isnan(place[trial.id])]
+        values = {trial.id: value_of(self._results, trial, metric) for trial in placed}
+        series = self._by_status(placed, lambda trial: place[trial.id], lambda trial: values[trial.id])
         ends = (-0.5, len(parameter.names) - 0.5) if parameter.names else None
         x = Axis(label(parameter.name), parameter.is_log, parameter.ticks, ends)
         return Panel(x, Axis(label(metric), is_wide(list(values.values()))), series)
@@ -307,16 +309,19 @@ class Plots:
         parameters = every[:_MOST_PANELS]
         for metric in metrics:
             values = [value_of(self._results, trial, metric) for trial in trials]
-            parameters.append(Parameter(metric, values, is_wide(values)))
+            parameters.append(ParameterAxis(metric, values, is_wide(values)))
         kept = {trial.id for trial in chosen(self._results, trials, MOST_LINES)}
         order = {trial.id: place for place, trial in enumerate(ranked(self._experiment))}
         rows = sorted((order[trial.id], number) for number, trial in enumerate(trials) if trial.id in kept)
-        heights = [heights_of(each) for each in parameters]
+        heights = [heights_of(parameter) for parameter in parameters]
         lines = {n: (trials[n].id, list(map(float, range(len(parameters)))), [h[n] for h in heights]) for _, n in rows}
         # The first trials are drawn over the others, like the best ones.
         series = lines_apart([lines[n] for n in sorted(lines)])[::-1] if apart else in_tiers([*lines.values()])
-        texts = [(float(x), *text) for x, each in enumerate(parameters) for text in names_on(each)]
-        ticks = [(float(x), label(each.name) + (" (log)" if each.is_log else "")) for x, each in enumerate(parameters)]
+        texts = [(float(x), *text) for x, parameter in enumerate(parameters) for text in names_on(parameter)]
+        ticks = [
+            (float(x), label(parameter.name) + (" (log)" if parameter.is_log else ""))
+            for x, parameter in enumerate(parameters)
+        ]
         x = Axis("", ticks=ticks, ends=(-0.2, len(parameters) - 0.4))
         panel = Panel(
             x,
@@ -348,7 +353,9 @@ class Plots:
         if len(trials) < _FEWEST or not parameters:
             raise self._nothing("importances", f"it takes {_FEWEST} trials with a value and a parameter that differs")
         time_attr = time_attr_of(self._results)
-        budget = Parameter("", [float(_number(trial.last_metrics.get(time_attr), trial.reports)) for trial in trials])
+        budget = ParameterAxis(
+            "", [float(_number(trial.last_metrics.get(time_attr), trial.reports)) for trial in trials]
+        )
         fitted = [*parameters, *([budget] if len(set(budget.places)) > 1 else [])]
         values = [value_of(self._results, trial, metric) for trial in trials]
         if len(set(values)) == 1:
@@ -358,7 +365,7 @@ class Plots:
         explained = sum(shares[: len(parameters)]) or 1.0
         panel = _bar_chart(
             f"importance for {label(metric)}, in all 100% (fANOVA)",
-            {each.name: share / explained for share, each in zip(shares, parameters, strict=False)},
+            {parameter.name: share / explained for share, parameter in zip(shares, parameters, strict=False)},
         )
         came = f"how long trials ran explains {shares[-1]:.0%}" if len(fitted) > len(parameters) else ""
         few = "few: chance has a large part in this" if len(trials) < _FEW else ""
@@ -400,7 +407,7 @@ class Plots:
         The journal has no slots, so a row is any place for attempts side by side.
         """
         runs = [
-            Run(trial.id, attempt, attempt.started_at, attempt.ended_at or math.inf)
+            TimelineBar(trial.id, attempt, attempt.started_at, attempt.ended_at or math.inf)
             for trial in self._trials()
             for attempt in list(trial.attempts)
             if attempt.started_at is not None
@@ -454,9 +461,9 @@ class Plots:
             if points:
                 ids, x, y = map(list, zip(*points, strict=True))
                 series.append(Series(name, x, y, _OUTCOMES[name], ids))
-        came = Counter(rung for each in entries.values() for rung, _ in each)
+        came = Counter(rung for entry in entries.values() for rung, _ in entry)
         ticks = [(float(rung), f"{level:g}\n{counted(came[rung], 'trial')}") for rung, level in enumerate(levels)]
-        is_log = is_wide([value for each in entries.values() for _, value in each])
+        is_log = is_wide([value for entry in entries.values() for _, value in entry])
         x_axis = Axis(f"rung ({label(time_attr_of(self._results))})", ticks=ticks, ends=(-0.5, len(levels) - 0.5))
         return self._picture("rungs", [Panel(x_axis, Axis(label(metric), is_log), series)], drawn)
 
@@ -531,17 +538,17 @@ class Plots:
     def _trials(self) -> list[Trial]:
         return list(self._experiment.trials.values())
 
-    def _curves(self, metric: str) -> Mapping[TrialId, Curve]:
+    def _curves(self, metric: str) -> Mapping[TrialId, PlottedCurve]:
         curves = self._curves_of(self._results, metric)
         if not any(not math.isnan(value) for curve in curves.values() for value in curve.value):
             raise self._no_value(metric)
         return curves
 
     def _valued(self, metric: str) -> list[Trial]:
-        found = [trial for trial in self._trials() if not math.isnan(value_of(self._results, trial, metric))]
-        if not found:
+        valued = [trial for trial in self._trials() if not math.isnan(value_of(self._results, trial, metric))]
+        if not valued:
             raise self._no_value(metric)
-        return found
+        return valued
 
     def _no_value(self, metric: str) -> NothingToDraw:
         if not metric:
@@ -583,17 +590,17 @@ class Plots:
     def _by_status(
         self, trials: Sequence[Trial], x: Callable[[Trial], float], y: Callable[[Trial], float]
     ) -> list[Series]:
-        found = []
+        series = []
         if violating := [trial for trial in trials if not self._experiment.is_feasible(trial)]:
             ids = [trial.id for trial in violating]
-            found.append(Series("infeasible", list(map(x, violating)), list(map(y, violating)), _INFEASIBLE, ids))
+            series.append(Series("infeasible", list(map(x, violating)), list(map(y, violating)), _INFEASIBLE, ids))
             trials = [trial for trial in trials if self._experiment.is_feasible(trial)]
         for status in TrialStatus:
             if group := [trial for trial in trials if trial.status is status]:
                 ids = [trial.id for trial in group]
                 look = _LOOKS.get(status, _OTHER)
-                found.append(Series(_in_words(status), list(map(x, group)), list(map(y, group)), look, ids))
-        return found
+                series.append(Series(_in_words(status), list(map(x, group)), list(map(y, group)), look, ids))
+        return series
 
     def _picture(
         self, title: str, panels: Sequence[Panel], drawn: Sequence[Trial], *notes: str, rows: int | None = None
@@ -629,8 +636,8 @@ def _in_words(status: TrialStatus) -> str:
     return status.value.replace("_", " ")
 
 
-def _more(total: int, drawn: int, what: str) -> str:
-    return f"{drawn} of {total:,} {what}" if drawn < total else ""
+def _more(total: int, drawn: int, noun: str) -> str:
+    return f"{drawn} of {total:,} {noun}" if drawn < total else ""
 
 
 def _number(value: object, otherwise: float) -> float:
@@ -639,9 +646,9 @@ def _number(value: object, otherwise: float) -> float:
 
 def _steps(at: NDArray[np.float64], value: NDArray[np.float64], *, is_min: bool) -> tuple[list[float], list[float]]:
     """Return the corners of the best value so far, up to the last report."""
-    there = ~np.isnan(value)
-    order = np.argsort(at[there], kind="stable")
-    times, values = at[there][order], value[there][order]
+    has_value = ~np.isnan(value)
+    order = np.argsort(at[has_value], kind="stable")
+    times, values = at[has_value][order], value[has_value][order]
     best = (np.minimum if is_min else np.maximum).accumulate(values)
     changes = np.flatnonzero(np.diff(best, prepend=math.nan))
     changes = changes[spread(len(changes), _MOST_DOTS)]
@@ -663,11 +670,11 @@ def _rows_axis(names: Sequence[str], *, downwards: bool = False) -> Axis:
     return Axis("", ticks=[(float(row), label(name)) for row, name in enumerate(names)], ends=ends)
 
 
-def _entries(curve: Curve, levels: Sequence[float]) -> list[tuple[int, float]]:
+def _entries(curve: PlottedCurve, levels: Sequence[float]) -> list[tuple[int, float]]:
     """Return the rungs of a trial with its values. A report that skips rungs enters the highest."""
-    found: list[tuple[int, float]] = []
+    entries: list[tuple[int, float]] = []
     for time, value in zip(curve.time, curve.value, strict=True):
         rung = bisect_right(levels, time) - 1
-        if not math.isnan(value) and rung > (found[-1][0] if found else -1):
-            found.append((rung, value))
-    return found
+        if not math.isnan(value) and rung > (entries[-1][0] if entries else -1):
+            entries.append((rung, value))
+    return entries

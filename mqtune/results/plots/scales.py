@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from mqtune.results.display import short_value
-from mqtune.results.plots.data import Parameter, joined
+from mqtune.results.plots.data import ParameterAxis, joined
 from mqtune.results.plots.panels import BLACK, BLUE, SKY, Look, Scale, Series, label
 
 #: Shares of the trials by rank, and their lines' colours, from dark to light.
@@ -19,18 +19,18 @@ _TIERS: Final = (
 )
 
 
-def scale_of(parameter: Parameter) -> Scale:
+def scale_of(parameter: ParameterAxis) -> Scale:
     """Return the scale of a parameter's axis."""
     return Scale(parameter.name, *_span(parameter), parameter.is_log, parameter.names)
 
 
-def heights_of(parameter: Parameter) -> list[float]:
+def heights_of(parameter: ParameterAxis) -> list[float]:
     """Return the places of trials as shares of the parameter's range."""
     span = _span(parameter)
     return [_height(place, *span, is_log=parameter.is_log) for place in parameter.places]
 
 
-def names_on(parameter: Parameter) -> Iterator[tuple[float, str]]:
+def names_on(parameter: ParameterAxis) -> Iterator[tuple[float, str]]:
     """Yield the heights and the names of some places on a parameter's axis."""
     low, high = _span(parameter)
     if low == high:
@@ -48,13 +48,13 @@ def names_on(parameter: Parameter) -> Iterator[tuple[float, str]]:
 
 def in_tiers(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> list[Series]:
     """Return lines, the best first, in the colours of their tiers."""
-    found = []
+    tiers = []
     for (begin, _, _), (share, color, name) in zip(((0.0, "", ""), *_TIERS[:-1]), _TIERS, strict=True):
         span = lines[math.ceil(begin * len(lines)) : math.ceil(share * len(lines))]
         if span:
             look = Look(color, width=1.8 if color == BLACK else 1, marker="circle", size=3)
-            found.append(joined(name, look, span))
-    return found
+            tiers.append(joined(name, look, span))
+    return tiers
 
 
 def _height(place: float, low: float, high: float, *, is_log: bool) -> float:
@@ -64,8 +64,8 @@ def _height(place: float, low: float, high: float, *, is_log: bool) -> float:
     return (of(place) - of(low)) / (of(high) - of(low))
 
 
-def _span(parameter: Parameter) -> tuple[float, float]:
+def _span(parameter: ParameterAxis) -> tuple[float, float]:
     if parameter.names:
         return 0.0, len(parameter.names) - 1.0
-    there = [place for place in parameter.places if not math.isnan(place)]
-    return min(there), max(there)
+    places = [place for place in parameter.places if not math.isnan(place)]
+    return min(places), max(places)

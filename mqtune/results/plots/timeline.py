@@ -31,7 +31,7 @@ _HANDOVER_S: Final = 0.1
 _NUMBERS: Final = re.compile(r"([0-9]{1,18})")
 
 
-class Run(NamedTuple):
+class TimelineBar(NamedTuple):
     """A begun attempt, with its begin and end in seconds since the epoch."""
 
     trial: TrialId
@@ -40,32 +40,32 @@ class Run(NamedTuple):
     end: float
 
 
-class Slot(NamedTuple):
+class TimelineRow(NamedTuple):
     """One of a worker's rows, as many as it had attempts at the same time."""
 
     worker: str
     number: int
 
 
-def slots(runs: Iterable[Run]) -> list[Slot]:
+def slots(runs: Iterable[TimelineBar]) -> list[TimelineRow]:
     """Return the first free slot of its worker for each attempt, in the order of their begins."""
     free: dict[str, list[float]] = {}
-    found = []
+    rows = []
     for run in runs:
         ends = free.setdefault(run.attempt.worker, [])
         number = next((number for number, end in enumerate(ends) if end <= run.begin + _HANDOVER_S), len(ends))
         ends[number : number + 1] = [run.end]
-        found.append(Slot(run.attempt.worker, number))
-    return found
+        rows.append(TimelineRow(run.attempt.worker, number))
+    return rows
 
 
-def in_numbers(slot: Slot) -> list[object]:
+def in_numbers(slot: TimelineRow) -> list[object]:
     """Return a sort key of slots by which w9 comes before w10."""
     parts = enumerate(_NUMBERS.split(slot.worker))
     return [*((int(part) if place % 2 else part) for place, part in parts), slot.number]
 
 
-def slot_names(rows: Mapping[Slot, float]) -> list[str]:
+def slot_names(rows: Mapping[TimelineRow, float]) -> list[str]:
     """Return the names of slots: their workers, with a number if a worker has several."""
     several = {slot.worker for slot in rows if slot.number}
     return [f"{slot.worker} · {slot.number + 1}" if slot.worker in several else slot.worker for slot in rows]

@@ -107,8 +107,8 @@ class _Combined(StopRule):
         if not rules:
             raise ConfigurationError(f"{type(self).__name__}() has no rule; give at least one")
         self._rules: list[StopRule] = []
-        for each in rules:
-            rule = as_rule(each)
+        for inner in rules:
+            rule = as_rule(inner)
             if rule is None:
                 raise ConfigurationError(f"{type(self).__name__}: None is not a stop rule; leave it out")
             self._rules.append(rule)

@@ -66,8 +66,8 @@ class Bundles(WorkerService):
 
     def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
         """Return the place of an experiment's brought code, or None if it brought none."""
-        found = self.of(experiment)
-        return None if found is None else ProgramPlace(found.code_root, found.cwd, {"bundle": found.top.name})
+        bundle = self.of(experiment)
+        return None if bundle is None else ProgramPlace(bundle.code_root, bundle.cwd, {"bundle": bundle.top.name})
 
     def of(self, here: ExperimentHere) -> Brought | None:
         """Return the place of an experiment's brought code, or None if it brought none.
@@ -98,8 +98,8 @@ class Bundles(WorkerService):
         return Brought(top, top / root, top if definition.get("bundle_is_cwd", True) else None)
 
     def _check(self, exchange: CodeExchange, digest: str, key: str) -> None:
-        found = exchange.signature(digest)
-        if found is None or not is_signed(key, digest, found):
+        signature = exchange.signature(digest)
+        if signature is None or not is_signed(key, digest, signature):
             raise CodeRefused(
                 f"bundle {digest[:12]} is not signed with this worker's {KEY_VARIABLE}; the driver needs the same"
             )

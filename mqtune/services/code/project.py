@@ -96,7 +96,7 @@ def packed(
     """
     patterns = _patterns(folder / IGNORE_FILE)
     names = [name for name in _listed(folder, most_listed) if not _is_left_out(name, patterns)]
-    names = [name for name in names if not any(each in (folder / name).parents for each in outside)]
+    names = [name for name in names if not any(path in (folder / name).parents for path in outside)]
     secrets = [name for name in names if _is_secret(name)]
     linked = [name for name in names if not _is_inside(folder, folder / name)]
     kept = sorted({*names} - {*secrets} - {*linked})
@@ -109,9 +109,9 @@ def packed(
     return {(prefix / name).as_posix(): _read(folder / name) for name in kept}
 
 
-def _say(what: str, names: list[str]) -> None:
+def _say(problem: str, names: list[str]) -> None:
     if names:
-        logger.warning("of the files for workers %d %s: %s", len(names), what, _some(names))
+        logger.warning("of the files for workers %d %s: %s", len(names), problem, _some(names))
 
 
 def _some(names: list[str]) -> str:
@@ -173,17 +173,17 @@ class Project:
         #: Values stored as files, by path from the code root.
         self._values = {} if cell is None else cell.values
         if self.folder not in self._first.parents:
-            what = (
+            problem = (
                 "is not a folder"
                 if not self.folder.is_dir()
                 else f"has no {self._first}, where trainable {spec.name!r} is"
             )
-            raise ConfigurationError(f"bundle={str(folder)!r} {what}; give the folder of your project")
+            raise ConfigurationError(f"bundle={str(folder)!r} {problem}; give the folder of your project")
         self._below = code_root if code_root in self.folder.parents else self.folder
         #: The code root's path in the bundle.
         self.root = code_root.relative_to(self._below).as_posix()
-        places = [Path(os.path.abspath(each)) for each in (mqtune_home(), *outside)]
-        self._outside = [each for each in places if self.folder in each.parents]
+        places = [Path(os.path.abspath(place)) for place in (mqtune_home(), *outside)]
+        self._outside = [place for place in places if self.folder in place.parents]
         self._files: dict[str, File] = {}
 
     def pack(self, sources: Mapping[str, bytes]) -> Bundle:
@@ -265,23 +265,23 @@ def _of_git(folder: Path) -> list[str]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    found: list[str] = []
-    for each in dict.fromkeys(os.fsdecode(each) for each in said.split(b"\0") if each):
-        mark, _, name = each.partition(" ")
+    names: list[str] = []
+    for entry in dict.fromkeys(os.fsdecode(name) for name in said.split(b"\0") if name):
+        mark, _, name = entry.partition(" ")
         if mark == _UNTRACKED and _is_private(name):
             continue
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             # A submodule, or another work tree within this one.
-            found += [f"{name.rstrip('/')}/{inner}" for inner in _of_git(path)]
+            names += [f"{name.rstrip('/')}/{inner}" for inner in _of_git(path)]
         else:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _walked(folder: Path) -> Iterator[str]:
     for where, folders, files in os.walk(folder):
-        folders[:] = sorted(each for each in folders if _is_walked(Path(where, each)))
+        folders[:] = sorted(folder for folder in folders if _is_walked(Path(where, folder)))
         for name in files:
             if _is_private(name):
                 continue
@@ -318,10 +318,10 @@ def _patterns(path: Path) -> list[str]:
         return []
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} can't be read: {error}") from None
-    found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    if bad := next((line for line in found if line.startswith("!") or "**" in line), None):
+    patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if bad := next((line for line in patterns if line.startswith("!") or "**" in line), None):
         raise ConfigurationError(f"{path} has {bad!r}: of .gitignore's patterns it knows neither ! nor **")
-    return found
+    return patterns
 
 
 def _is_left_out(name: str, patterns: list[str]) -> bool:
@@ -330,11 +330,11 @@ def _is_left_out(name: str, patterns: list[str]) -> bool:
     A pattern with a slash is compared with the path, and any other with the name.
     """
     path = PurePath(name)
-    above = [each for each in path.parents if each.name]
+    above = [parent for parent in path.parents if parent.name]
     return _matches(path.name, _NO_CODE) or any(
-        _is_named(each, pattern)
+        _is_named(path_part, pattern)
         for pattern in patterns
-        for each in (above if pattern.endswith("/") else [path, *above])
+        for path_part in (above if pattern.endswith("/") else [path, *above])
     )
 
 

@@ -4,6 +4,6 @@ Promises: figures are read when Prometheus asks, and cost nothing otherwise. No 
 An unavailable server is a figure too.
 
 Terms: a *figure* is a metric with its current values, by label values. The *exporter of a worker* serves the state of
-one worker. The *exporter of a fleet* is ``mqtune exporter``: it reads all queues, workers and experiments of a server
-with a monitor's account. The slots of each experiment come from ``shares``.
+one worker. The *exporter of a fleet* is ``mqtune fleet exporter``: it reads all queues, workers and experiments of a
+server with a monitor's account. The slots of each experiment come from ``shares``.
 """

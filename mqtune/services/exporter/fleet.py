@@ -126,21 +126,21 @@ class FleetReader:
     def __call__(self) -> list[Figure]:
         """Return all figures of this moment."""
         with self._turn:
-            found: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
+            figures: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
             try:
                 for name, value, labels in self._all():
-                    found[name][labels] = value
+                    figures[name][labels] = value
                 is_up = True
             except BrokerUnavailable as error:
                 if self._is_up:
                     logger.warning("%s does not answer: %s", self._place, error)
-                found.clear()
+                figures.clear()
                 is_up = False
             if is_up and not self._is_up:
                 logger.warning("%s answers again", self._place)
             self._is_up = is_up
-            found["mqtune_redis_up"][()] = float(is_up)
-        return [Figure(name, text, labels, found[name]) for name, (text, labels) in METRICS.items()]
+            figures["mqtune_redis_up"][()] = float(is_up)
+        return [Figure(name, text, labels, figures[name]) for name, (text, labels) in METRICS.items()]
 
     def _all(self) -> Iterator[_Value]:
         if (room := room_of(self._client, patience_s=0)) is not None:
@@ -184,9 +184,9 @@ class FleetReader:
                 yield "mqtune_queue_workers", count, (queue, version)
             yield "mqtune_queue_slots", sum(info.slots for info in group), (queue,)
             yield "mqtune_queue_slots_busy", sum(map(busy_slots, group)), (queue,)
-        wanted = {queue for each in (table.demands if table is not None else ()) for queue in each.queues}
-        queues = sorted({each for name in {*groups, *wanted} for each in queues_of(name)} | self._queues)
-        lists = [(queue, *each) for queue in queues for each in zip(MESSAGE_ORDER, lists_of(queue), strict=True)]
+        wanted = {queue for demand in (table.demands if table is not None else ()) for queue in demand.queues}
+        queues = sorted({queue for name in {*groups, *wanted} for queue in queues_of(name)} | self._queues)
+        lists = [(queue, *pair) for queue in queues for pair in zip(MESSAGE_ORDER, lists_of(queue), strict=True)]
         lengths = ask_each(self._client, [("LLEN", name) for _, _, name in lists], patience_s=0)
         waiting: Counter[tuple[str, str]] = Counter()
         for (queue, number, _), length in zip(lists, lengths, strict=True):
@@ -200,10 +200,14 @@ class FleetReader:
         seen_at = time.monotonic()
         for info in workers:
             self._seen[info.name] = seen_at
-            for each in info.impairments:
-                yield "mqtune_fleet_impaired_seconds", max(0.0, now - each.since), (info.name, each.device, each.kind)
+            for impairment in info.impairments:
+                yield (
+                    "mqtune_fleet_impaired_seconds",
+                    max(0.0, now - impairment.since),
+                    (info.name, impairment.device, impairment.kind),
+                )
         self._seen = {name: at for name, at in self._seen.items() if seen_at - at < _KEPT_S}
-        self._ended = Counter({each: count for each, count in self._ended.items() if each[0] in self._seen})
+        self._ended = Counter({end: count for end, count in self._ended.items() if end[0] in self._seen})
         # A count that begins at 1 is no increase for Prometheus.
         nothing = {(info.name, devices, end): 0 for info in workers for devices in info.devices for end in ENDS}
         for labels, count in {**nothing, **self._ended}.items():
@@ -254,10 +258,10 @@ class FleetReader:
             yield "mqtune_experiment_journal_limit_bytes", state.most, labels
         for name, is_running in self._states.scripts(states).items():
             yield "mqtune_experiment_script_up", float(is_running), owned[name]
-        for name, each in self._states.under_way(states).items():
-            yield "mqtune_experiment_running", each.running, owned[name]
-            yield "mqtune_experiment_waiting", each.waiting, owned[name]
-            waited_s = max(0.0, now - each.oldest) if each.waiting else 0.0
+        for name, counts in self._states.under_way(states).items():
+            yield "mqtune_experiment_running", counts.running, owned[name]
+            yield "mqtune_experiment_waiting", counts.waiting, owned[name]
+            waited_s = max(0.0, now - counts.oldest) if counts.waiting else 0.0
             yield "mqtune_experiment_waiting_oldest_seconds", waited_s, owned[name]
 
 

@@ -31,8 +31,8 @@ def serve_worker(port: int, address: str, read: ReadFigures) -> None:
     """
 
     def figures() -> Iterable[Figure]:
-        found = read()
-        return () if found is None else figures_of_worker(found)
+        figures_read = read()
+        return () if figures_read is None else figures_of_worker(figures_read)
 
     _serve(port, address, FigureCollector(figures), ProcessCollector(registry=None))
     logger.info("figures for Prometheus at http://%s:%d/metrics", address, port)

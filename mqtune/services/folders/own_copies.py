@@ -33,7 +33,7 @@ _OF_LIBRARIES: Final = (
 _detaching: Final = threading.RLock()
 
 
-class _Attempt:
+class _MirroredAttempt:
     """The attempt of this process: its place, and the mirrored folder, above the program's.
 
     Empty without one.
@@ -50,10 +50,10 @@ def protect_originals(place: Path, home: Path) -> None:
         place: the attempt's place; see ``working_folder.make``.
         home: the program's folder.
     """
-    _Attempt.place = os.path.realpath(place)
-    _Attempt.mirrored = os.path.dirname(os.path.realpath(home))
-    if not _Attempt.is_watched:
-        _Attempt.is_watched = True
+    _MirroredAttempt.place = os.path.realpath(place)
+    _MirroredAttempt.mirrored = os.path.dirname(os.path.realpath(home))
+    if not _MirroredAttempt.is_watched:
+        _MirroredAttempt.is_watched = True
         # Python removes no hook.
         sys.addaudithook(_on_event)
     atexit.unregister(_say_changes)
@@ -102,10 +102,10 @@ def _detach(path: str, flags: int) -> None:
 
 def _original_of(path: str) -> str | None:
     """Return the target of a link in the attempt's place, or None if it is no such link."""
-    inside = path.removeprefix(_Attempt.place + os.sep)
+    inside = path.removeprefix(_MirroredAttempt.place + os.sep)
     if inside == path:
         return None
-    original = os.path.join(_Attempt.mirrored, inside)
+    original = os.path.join(_MirroredAttempt.mirrored, inside)
     try:
         return original if os.readlink(path) == original else None
     except OSError:
@@ -114,7 +114,7 @@ def _original_of(path: str) -> str | None:
 
 def _say_changes() -> None:
     """Name the linked library files that have changed since the attempt's place was made."""
-    place = _Attempt.place
+    place = _MirroredAttempt.place
     with contextlib.suppress(OSError):
         began_ns = os.stat(os.path.join(place, RECORD)).st_mtime_ns
         for folder, _, names in os.walk(place):

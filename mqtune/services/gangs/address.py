@@ -80,14 +80,14 @@ def _reserved() -> socket.socket:
 
 
 def _bound(family: socket.AddressFamily) -> socket.socket:
-    found = socket.socket(family)
+    bound = socket.socket(family)
     try:
         # Otherwise the trial's process would have to wait after the port's release.
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family is socket.AF_INET6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        found.bind(("", 0))
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind(("", 0))
     except OSError:
-        found.close()
+        bound.close()
         raise
-    return found
+    return bound

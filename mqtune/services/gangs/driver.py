@@ -20,7 +20,7 @@ def check_for_settings(asked: Sequence[Resources], backend: BackendSession | Non
     Raises:
         ConfigurationError: the place can't run what trials ask for.
     """
-    machines, seats = max(each.machines for each in asked), asked[0].seats
+    machines, seats = max(resources.machines for resources in asked), asked[0].seats
     if backend is None and machines > 1:
         raise ConfigurationError(
             f"a trial asks for machines={machines}, and this machine alone is one worker: give seats={machines} to "

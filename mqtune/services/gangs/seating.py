@@ -45,7 +45,7 @@ class Seating(Placement):
 
     def not_offered(self, needs: Resources, rooms: Sequence[SlotRoom] = ()) -> str:
         slots = sum(room.most for room in rooms)
-        workers = sum(each.workers for room in rooms for each in room.groups if each.slots > 0)
+        workers = sum(group.workers for room in rooms for group in room.groups if group.slots > 0)
         if needs.machines > 1 and workers:
             they = f"{workers} workers with that are" if workers > 1 else "1 worker with that is"
             return f"{needs.not_offered}: {they} connected"
@@ -57,4 +57,4 @@ class Seating(Placement):
 
 def _seats_apart(room: SlotRoom, gangs: int) -> int:
     """Return the number of seats for these gangs, if no gang has two seats on one worker."""
-    return min(room.most, sum(min(each.slots, gangs) * each.workers for each in room.groups))
+    return min(room.most, sum(min(group.slots, gangs) * group.workers for group in room.groups))

@@ -32,10 +32,10 @@ class HeldSeats:
 
     def __init__(self, trial: TrialId, unclaimed: Iterable[Unclaimed], asked: Sequence[Resources]) -> None:
         self._asked = asked
-        named = (each for each in unclaimed if is_seat(each.trial))
-        own = {number: each for each in named for of, number in [seat_in(each.trial)] if of == trial}
+        named = (seat for seat in unclaimed if is_seat(seat.trial))
+        own = {number: seat for seat in named for of, number in [seat_in(seat.trial)] if of == trial}
         self._held = own
-        self._seats = max((each.seats for each in asked), default=1)
+        self._seats = max((resources.seats for resources in asked), default=1)
 
     @property
     def holders(self) -> list[Unclaimed]:
@@ -58,15 +58,15 @@ class HeldSeats:
     def missing(self) -> list[Resources]:
         """The resources of the missing seats."""
         return [
-            replace(each, machines=left if each.machines > 1 else 1, seats=left)
-            for each in self._asked
-            if (left := each.seats - len(self._held)) > 0
+            replace(resources, machines=left if resources.machines > 1 else 1, seats=left)
+            for resources in self._asked
+            if (left := resources.seats - len(self._held)) > 0
         ]
 
     def others(self, workers: Iterable[WorkerInfo]) -> list[WorkerInfo]:
         """Return the workers that may take the missing seats, with the held seats among their busy slots."""
-        holders = Counter(each.worker for each in self._held.values())
-        are_apart = any(each.machines > 1 for each in self._asked)
+        holders = Counter(seat.worker for seat in self._held.values())
+        are_apart = any(resources.machines > 1 for resources in self._asked)
         return [
             replace(info, busy={**info.busy, _HELD: holders[info.name]}) if info.name in holders else info
             for info in workers

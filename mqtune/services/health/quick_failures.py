@@ -238,11 +238,11 @@ class QuickFailures(WorkerService):
     def _do_well_elsewhere(self, journal: Journal, devices: Devices, since: float, others: Others) -> bool:
         here = [*self._here(journal.experiment)]
         # Attempts that wait here soon show how they do. Attempts elsewhere count once they are claimed.
-        runs = sum(each != devices for each, _ in here) + max(0, others.running - sum(claimed for _, claimed in here))
+        runs = sum(place != devices for place, _ in here) + max(0, others.running - sum(claimed for _, claimed in here))
         with self._lock:
             known = self._of(journal.experiment)
-            well = max([known.well_elsewhere, *(at for each, at in known.well.items() if each != devices)])
-            failed = max([known.failed_elsewhere, *(at for each, at in known.failed.items() if each != devices)])
+            well = max([known.well_elsewhere, *(at for place, at in known.well.items() if place != devices)])
+            failed = max([known.failed_elsewhere, *(at for place, at in known.failed.items() if place != devices)])
         is_likely = runs > 0 or well >= self._clock.monotonic() - LATELY_S
         return well >= since or (failed < since and is_likely)
 

@@ -31,7 +31,7 @@ Changes = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownImports:
     """The late imports of one trainable: modules to import, and packages not to import."""
 
     #: Each module with the trial's changes before its import.
@@ -70,7 +70,7 @@ class LateImports:
         environment = hashlib.sha256(f"{sys.prefix}\0{sys.version}".encode()).hexdigest()[:16]
         self._path = log_root / ".zygotes" / f"late-imports-{environment}.msgpack"
         self._lock = threading.Lock()
-        self._known: dict[str, _Known] | None = None
+        self._known: dict[str, _KnownImports] | None = None
 
     def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
         """Return the modules for a zygote to import after the trainable's, in order.
@@ -117,16 +117,16 @@ class LateImports:
             known = self._of(spec)
             return [EVERY_PACKAGE] if known.refuses_all else sorted(known.refused)
 
-    def _of(self, spec: TrainableSpec) -> _Known:
+    def _of(self, spec: TrainableSpec) -> _KnownImports:
         if self._known is None:
             self._known = self._read()
         name = str(spec)
-        known = self._known.pop(name, None) or _Known(untried=dict.fromkeys(self._usual, ()))
+        known = self._known.pop(name, None) or _KnownImports(untried=dict.fromkeys(self._usual, ()))
         # Most recently used last.
         self._known[name] = known
         return known
 
-    def _read(self) -> dict[str, _Known]:
+    def _read(self) -> dict[str, _KnownImports]:
         try:
             kept = decode_value(self._path.read_bytes())
             return {name: _decoded(values) for name, values in kept.items()}
@@ -149,11 +149,11 @@ class LateImports:
                 draft.replace(self._path)
 
 
-def _decoded(values: tuple[Mapping[str, Sequence[tuple[str, str]]], Sequence[str]]) -> _Known:
+def _decoded(values: tuple[Mapping[str, Sequence[tuple[str, str]]], Sequence[str]]) -> _KnownImports:
     modules, refused = values
     check_batches([({**dict(changes)}, [name]) for name, changes in modules.items()])
     tried = {name: tuple((variable, value) for variable, value in changes) for name, changes in modules.items()}
-    return _Known(tried=tried, refused=set(refused), heard=set(tried))
+    return _KnownImports(tried=tried, refused=set(refused), heard=set(tried))
 
 
 def _package(module: str) -> str:

@@ -57,7 +57,7 @@ _REPLIES: Final = f"*.reply.{_REMOTE}*"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccessRule:
     """Commands that are allowed on some keys and channels.
 
     The prefixes ``%R~`` and ``%W~`` of a key allow only to read or to write it.
@@ -75,32 +75,32 @@ class Rule:
 
 
 #: Tables of listeners. Each listener renews its entry and removes expired ones.
-_BOOKKEEPING: Final = Rule(
+_BOOKKEEPING: Final = AccessRule(
     "sadd srem smembers exists del zadd zrem zrangebyscore evalsha eval script|load script|exists",
     (*(f"{table}*" for table in _BINDINGS), _DEADLINES),
 )
 #: Unacknowledged messages. Each consumer scans them; mqtune's messages are never among them.
-_HANDED_OUT: Final = Rule("hset hget hdel zadd zrem zrange watch set get del evalsha", (*UNACKED.values(),))
+_HANDED_OUT: Final = AccessRule("hset hget hdel zadd zrem zrange watch set get del evalsha", (*UNACKED.values(),))
 
 #: Quotas, and the lists of attempts under each. Every account may count these, but not read their owners.
 _READS_QUOTAS: Final = (f"%R~{QUOTAS}", f"%R~{quota_key('*')}")
 
 
 #: Only an operator's account has this rule, which identifies it.
-_OPERATOR: Final = Rule("hexists", (f"%R~{QUOTAS}",))
+_OPERATOR: Final = AccessRule("hexists", (f"%R~{QUOTAS}",))
 
 
 #: Accounts that can end or change other people's work write to the audit stream.
-_AUDITED: Final = Rule("xadd", (f"%W~{AUDIT}",))
+_AUDITED: Final = AccessRule("xadd", (f"%W~{AUDIT}",))
 
 
-def _drains(db: int) -> list[Rule]:
-    return [Rule("get set", (drain_key("*"),)), Rule("publish", channels=(control_channel("*", db),))]
+def _drains(db: int) -> list[AccessRule]:
+    return [AccessRule("get set", (drain_key("*"),)), AccessRule("publish", channels=(control_channel("*", db),))]
 
 
 def rules_of(
     role: Role, *, experiments: str = EVERY, db: int = 0, remote_control: bool = False, all_keys: bool = False
-) -> list[Rule]:
+) -> list[AccessRule]:
     """Return the rules of an account of a role. Beside these, it may only connect.
 
     Args:
@@ -108,7 +108,7 @@ def rules_of(
         db: database number, a part of Celery's channel names.
         remote_control: whether a monitor may send Celery's remote commands, as Flower does. They can end trials and
             workers.
-        all_keys: whether a driver may see the names of all keys, including other programs'. ``mqtune delete --unused``
+        all_keys: whether a driver may see the names of all keys, including other programs'. ``mqtune gc``
             needs it.
 
     Raises:
@@ -122,21 +122,21 @@ def rules_of(
         )
     if all_keys and (role, experiments) != ("driver", EVERY):
         raise ConfigurationError(
-            "--all-keys is for a driver of all experiments: mqtune acl driver --all-keys, without --experiments"
+            "--all-keys is for a driver of all experiments: mqtune fleet acl driver --all-keys, without --experiments"
         )
     kept = ExperimentKeys(experiments, db)
     match role:
         case "driver":
-            looks = [Rule("scan"), Rule("memory|usage", (f"%R~{ALL_EXPERIMENTS}",))] if all_keys else []
+            looks = [AccessRule("scan"), AccessRule("memory|usage", (f"%R~{ALL_EXPERIMENTS}",))] if all_keys else []
             # A team could set another server's id, and get that server's checkpoints counted as its own.
-            names = [Rule("set", (IDENTITY,))] if experiments == EVERY else []
+            names = [AccessRule("set", (IDENTITY,))] if experiments == EVERY else []
             audits = [_AUDITED, *_audits(experiments)]
             return [*_driver(kept, _queues(experiments), db), *names, *looks, *audits]
         case "worker":
             return _worker(kept, _queues(experiments), _quotas(experiments), db)
         case "operator":
             # A team's operator can't set quotas, drain workers or request output: other teams share them.
-            sets = [Rule("hset hdel", (QUOTAS,)), *_drains(db), *_output(kept)] if experiments == EVERY else []
+            sets = [AccessRule("hset hdel", (QUOTAS,)), *_drains(db), *_output(kept)] if experiments == EVERY else []
             looks = _monitor(kept, _queues(experiments), db, remote_control=False)
             return [*_requests(kept), *_halts(kept), *looks, _OPERATOR, _AUDITED, *sets, *_audits(experiments)]
         case "monitor":
@@ -146,12 +146,12 @@ def rules_of(
             ]
 
 
-def _audits(experiments: str) -> list[Rule]:
+def _audits(experiments: str) -> list[AccessRule]:
     """Return the rules for reading the audit stream, which names all teams' experiments."""
-    return [Rule("xrevrange", (f"%R~{AUDIT}",))] if experiments == EVERY else []
+    return [AccessRule("xrevrange", (f"%R~{AUDIT}",))] if experiments == EVERY else []
 
 
-def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule]:
+def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[AccessRule]:
     everything = (
         kept.driver,
         kept.meta,
@@ -168,105 +168,105 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         kept.trial("*"),
     )
     return [
-        Rule("evalsha eval", (*everything, EXPERIMENTS, SUBMISSIONS)),
-        Rule(
+        AccessRule("evalsha eval", (*everything, EXPERIMENTS, SUBMISSIONS)),
+        AccessRule(
             "hget hmget hset hsetnx hdel hexists hkeys hstrlen zadd zrem zscore zrange zrangebyscore xadd xrange "
             "xrevrange xtrim exists del rename expire pexpire persist",
             everything,
         ),
         # One blocking read covers both.
-        Rule("xread", (f"%R~{kept.journal}", f"%R~{FLEET}")),
-        Rule("zadd zrem", (EXPERIMENTS,)),
+        AccessRule("xread", (f"%R~{kept.journal}", f"%R~{FLEET}")),
+        AccessRule("zadd zrem", (EXPERIMENTS,)),
         # Submitted scripts.
-        Rule("zadd zrem zscore zrangebyscore", (SUBMISSIONS,)),
-        Rule("publish", channels=(kept.metrics, control_channel("*", db))),
+        AccessRule("zadd zrem zscore zrangebyscore", (SUBMISSIONS,)),
+        AccessRule("publish", channels=(kept.metrics, control_channel("*", db))),
         *_output(kept),
         # The fleet, and orders to drain workers.
-        Rule(
+        AccessRule(
             "zrange zrangebyscore mget get xrevrange", tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
         ),
-        Rule("get mget set del", (drain_key("*"),)),
-        Rule("get", (f"%R~{IDENTITY}",)),
+        AccessRule("get mget set del", (drain_key("*"),)),
+        AccessRule("get", (f"%R~{IDENTITY}",)),
         # Demands and shares of each experiment, under a token in place of its name.
-        Rule("evalsha eval", (DEMANDS, QUOTAS, SHARES)),
-        Rule("hset hdel hgetall", (DEMANDS,)),
-        Rule("hget hmget hset hdel del pexpire", (SHARES,)),
-        Rule("hgetall zcount", _READS_QUOTAS),
+        AccessRule("evalsha eval", (DEMANDS, QUOTAS, SHARES)),
+        AccessRule("hset hdel hgetall", (DEMANDS,)),
+        AccessRule("hget hmget hset hdel del pexpire", (SHARES,)),
+        AccessRule("hgetall zcount", _READS_QUOTAS),
         # Celery's messages: to send them, and to check whether they still wait.
-        Rule("lpush lrange llen lrem", queues),
-        Rule("sadd smembers", tuple(f"{table}{queue}" for table in _BINDINGS for queue in queues)),
+        AccessRule("lpush lrange llen lrem", queues),
+        AccessRule("sadd smembers", tuple(f"{table}{queue}" for table in _BINDINGS for queue in queues)),
         # The end of an attempt on a lost worker.
-        Rule("publish", channels=(f"/{db}.{EVENT_EXCHANGE}/task.{AttemptEnd.LOST.value}",)),
+        AccessRule("publish", channels=(f"/{db}.{EVENT_EXCHANGE}/task.{AttemptEnd.LOST.value}",)),
         *_looks(kept),
     ]
 
 
-def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ...], db: int) -> list[Rule]:
+def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ...], db: int) -> list[AccessRule]:
     trials = kept.trial("*")
     return [
         *_requests(kept),
-        Rule(
+        AccessRule(
             "evalsha eval",
             (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, kept.requests, trials, QUOTAS),
         ),
         # Quotas, and the attempts under them.
-        Rule("hgetall zcount", _READS_QUOTAS),
-        Rule("zadd zrem zcount zremrangebyscore expire", quotas),
-        Rule("hget hmget hset", (kept.meta,)),
-        Rule("hget hmget hset expire", (trials,)),
-        Rule("hget hsetnx", (kept.checkpoints,)),
-        Rule("hget hstrlen", (f"%R~{kept.code}",)),
+        AccessRule("hgetall zcount", _READS_QUOTAS),
+        AccessRule("zadd zrem zcount zremrangebyscore expire", quotas),
+        AccessRule("hget hmget hset", (kept.meta,)),
+        AccessRule("hget hmget hset expire", (trials,)),
+        AccessRule("hget hsetnx", (kept.checkpoints,)),
+        AccessRule("hget hstrlen", (f"%R~{kept.code}",)),
         # The worker of a submitted script, for questions about its output.
-        Rule("hmget", (f"%R~{kept.submission}",)),
-        Rule("zadd zrem zcard", (kept.leases, kept.staged)),
+        AccessRule("hmget", (f"%R~{kept.submission}",)),
+        AccessRule("zadd zrem zcard", (kept.leases, kept.staged)),
         # The order of staged gangs.
-        Rule("zrange", (f"%R~{kept.staged}",)),
+        AccessRule("zrange", (f"%R~{kept.staged}",)),
         # Questions for output of trials, and the answers.
-        Rule("lpop", (kept.asked("*"),)),
-        Rule("rpush pexpire", (kept.log("*"),)),
+        AccessRule("lpop", (kept.asked("*"),)),
+        AccessRule("rpush pexpire", (kept.log("*"),)),
         # Samples of usage.
-        Rule("set", (f"%W~{kept.usage('*')}",)),
+        AccessRule("set", (f"%W~{kept.usage('*')}",)),
         # Its own entry in the fleet. It only listens to drivers.
-        Rule("zadd zrem zrange zrangebyscore zremrangebyscore", (WORKERS,)),
-        Rule("get mget set del", (worker_key("*"),)),
-        Rule("get set del pttl", (name_key("*"),)),
-        Rule("evalsha eval", (WORKERS, worker_key("*"), name_key("*"), drain_key("*"))),
-        Rule("xadd", (FLEET,)),
-        Rule("get del", (drain_key("*"),)),
-        Rule("subscribe", channels=(control_channel("*", db),)),
+        AccessRule("zadd zrem zrange zrangebyscore zremrangebyscore", (WORKERS,)),
+        AccessRule("get mget set del", (worker_key("*"),)),
+        AccessRule("get set del pttl", (name_key("*"),)),
+        AccessRule("evalsha eval", (WORKERS, worker_key("*"), name_key("*"), drain_key("*"))),
+        AccessRule("xadd", (FLEET,)),
+        AccessRule("get del", (drain_key("*"),)),
+        AccessRule("subscribe", channels=(control_channel("*", db),)),
         # Celery's messages: to receive them, and to requeue them at the worker's end. Its events. Remote commands and
         # answers to them.
-        Rule("brpop llen lpush rpush", queues),
+        AccessRule("brpop llen lpush rpush", queues),
         _BOOKKEEPING,
         _HANDED_OUT,
-        Rule("publish", channels=(f"/{db}.{EVENT_EXCHANGE}/*",)),
-        Rule("psubscribe", channels=(f"/{db}.{_REMOTE}",)),
-        Rule("llen exists del", (f"*.{_REMOTE}*",)),
-        Rule("lpush", (_REPLIES,)),
+        AccessRule("publish", channels=(f"/{db}.{EVENT_EXCHANGE}/*",)),
+        AccessRule("psubscribe", channels=(f"/{db}.{_REMOTE}",)),
+        AccessRule("llen exists del", (f"*.{_REMOTE}*",)),
+        AccessRule("lpush", (_REPLIES,)),
     ]
 
 
-def _monitor(kept: ExperimentKeys, queues: tuple[str, ...], db: int, *, remote_control: bool) -> list[Rule]:
+def _monitor(kept: ExperimentKeys, queues: tuple[str, ...], db: int, *, remote_control: bool) -> list[AccessRule]:
     fleet = tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
     rules = [
         *_looks(kept),
-        Rule("zrange zrangebyscore mget get xrange xrevrange", fleet),
+        AccessRule("zrange zrangebyscore mget get xrange xrevrange", fleet),
         # Demands of experiments, under tokens in place of their names.
-        Rule("hgetall zcount", (f"%R~{DEMANDS}", *_READS_QUOTAS)),
+        AccessRule("hgetall zcount", (f"%R~{DEMANDS}", *_READS_QUOTAS)),
         # Numbers of running and waiting attempts, and waiting times. Numbers of messages in queues, not their content.
-        Rule("zcard zrange", (f"%R~{kept.leases}", f"%R~{kept.staged}")),
-        Rule("llen", tuple(f"%R~{queue}" for queue in queues)),
+        AccessRule("zcard zrange", (f"%R~{kept.leases}", f"%R~{kept.staged}")),
+        AccessRule("llen", tuple(f"%R~{queue}" for queue in queues)),
     ]
     if remote_control:
         # Flower listens to events, and requests them by a remote command.
         rules += [
             _BOOKKEEPING,
             _HANDED_OUT,
-            Rule("llen", (f"%R~{QUEUES}",)),
-            Rule("llen exists del", (f"{EVENT_EXCHANGE}.*",)),
-            Rule("psubscribe", channels=(f"/{db}.{EVENT_EXCHANGE}/*",)),
-            Rule("publish", channels=(f"/{db}.{_REMOTE}",)),
-            Rule("brpop llen exists del pexpire", (_REPLIES,)),
+            AccessRule("llen", (f"%R~{QUEUES}",)),
+            AccessRule("llen exists del", (f"{EVENT_EXCHANGE}.*",)),
+            AccessRule("psubscribe", channels=(f"/{db}.{EVENT_EXCHANGE}/*",)),
+            AccessRule("publish", channels=(f"/{db}.{_REMOTE}",)),
+            AccessRule("brpop llen exists del pexpire", (_REPLIES,)),
         ]
     return rules
 
@@ -292,42 +292,42 @@ def _quotas(experiments: str) -> tuple[str, ...]:
     """
     beginning = experiments.partition("*")[0]
     wider = [beginning[:length] for length in range(len(beginning) + 1)]
-    return (quota_key(experiments), *(quota_key(rf"{each}\*") for each in wider))
+    return (quota_key(experiments), *(quota_key(rf"{pattern}\*") for pattern in wider))
 
 
-def _requests(kept: ExperimentKeys) -> list[Rule]:
+def _requests(kept: ExperimentKeys) -> list[AccessRule]:
     return [
-        Rule("evalsha eval", (kept.meta, kept.journal, kept.requests)),
-        Rule("hget hset hdel hexists", (kept.meta, kept.requests)),
-        Rule("xadd", (kept.journal,)),
-        Rule("publish", channels=(kept.metrics,)),
+        AccessRule("evalsha eval", (kept.meta, kept.journal, kept.requests)),
+        AccessRule("hget hset hdel hexists", (kept.meta, kept.requests)),
+        AccessRule("xadd", (kept.journal,)),
+        AccessRule("publish", channels=(kept.metrics,)),
     ]
 
 
-def _output(kept: ExperimentKeys) -> list[Rule]:
+def _output(kept: ExperimentKeys) -> list[AccessRule]:
     return [
-        Rule("rpush pexpire", (kept.asked("*"),)),
-        Rule("lpop", (kept.log("*"),)),
-        Rule("hmget", (f"%R~{kept.trial('*')}",)),
+        AccessRule("rpush pexpire", (kept.asked("*"),)),
+        AccessRule("lpop", (kept.log("*"),)),
+        AccessRule("hmget", (f"%R~{kept.trial('*')}",)),
     ]
 
 
-def _halts(kept: ExperimentKeys) -> list[Rule]:
+def _halts(kept: ExperimentKeys) -> list[AccessRule]:
     return [
-        Rule("evalsha eval", (kept.submission, SUBMISSIONS)),
-        Rule("hget hset", (kept.submission,)),
-        Rule("zrem zscore", (SUBMISSIONS,)),
+        AccessRule("evalsha eval", (kept.submission, SUBMISSIONS)),
+        AccessRule("hget hset", (kept.submission,)),
+        AccessRule("zrem zscore", (SUBMISSIONS,)),
     ]
 
 
-def _looks(kept: ExperimentKeys) -> list[Rule]:
+def _looks(kept: ExperimentKeys) -> list[AccessRule]:
     return [
-        Rule("xrange xrevrange xlen", (f"%R~{kept.journal}",)),
-        Rule("memory|usage", (f"%R~{kept.journal}", f"%R~{kept.checkpoints}")),
-        Rule("hget hmget", (f"%R~{kept.meta}", f"%R~{kept.chapters}", f"%R~{kept.submission}")),
-        Rule("zrange zrevrange zscore", (f"%R~{EXPERIMENTS}", f"%R~{SUBMISSIONS}")),
-        Rule("mget", (f"%R~{kept.usage('*')}",)),
-        Rule("subscribe", channels=(kept.metrics,)),
+        AccessRule("xrange xrevrange xlen", (f"%R~{kept.journal}",)),
+        AccessRule("memory|usage", (f"%R~{kept.journal}", f"%R~{kept.checkpoints}")),
+        AccessRule("hget hmget", (f"%R~{kept.meta}", f"%R~{kept.chapters}", f"%R~{kept.submission}")),
+        AccessRule("zrange zrevrange zscore", (f"%R~{EXPERIMENTS}", f"%R~{SUBMISSIONS}")),
+        AccessRule("mget", (f"%R~{kept.usage('*')}",)),
+        AccessRule("subscribe", channels=(kept.metrics,)),
     ]
 
 
@@ -336,7 +336,7 @@ def password_hash(password: str) -> str:
     return hashlib.sha256(password.encode()).hexdigest()
 
 
-def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False) -> str:
+def account(user: str, hashed: str, rules: list[AccessRule], *, aclfile: bool = False) -> str:
     """Return the line that creates an account or changes its rules.
 
     The line is a command for redis-cli, or a line of an ACL file. The command adds a password and keeps earlier ones,
@@ -353,4 +353,4 @@ def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False)
         raise ConfigurationError("a password's hash is its SHA-256: 64 hexadecimal digits, in small letters")
     begin = f"user {user} on" if aclfile else f"ACL SETUSER {user} on clearselectors"
     selectors = " ".join(f"({rule})" for rule in rules)
-    return f"{begin} #{hashed} resetkeys resetchannels -@all {Rule(_CONNECTION)} {selectors}"
+    return f"{begin} #{hashed} resetkeys resetchannels -@all {AccessRule(_CONNECTION)} {selectors}"

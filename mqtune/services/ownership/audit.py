@@ -30,7 +30,7 @@ class AuditEntry(NamedTuple):
     Attributes:
         at: its time by the server's clock, in seconds since the epoch.
         by: the person, as stated by that person's process.
-        action: an ``AuditAction``, or "acl" by the output of ``mqtune acl``.
+        action: an ``AuditAction``, or "acl" by the output of ``mqtune fleet acl``.
         target: a worker, a device, a pattern, an experiment or an account.
         detail: details in words.
     """
@@ -81,13 +81,13 @@ def newest_entries(client: redis.Redis, count: int) -> list[AuditEntry]:
         AccessDenied: the account is not for all experiments.
         BrokerUnavailable: the server is away.
     """
-    found = retrying(lambda: client.xrevrange(AUDIT, count=count), patience_s=CONNECT_TIMEOUT_S)
+    newest = retrying(lambda: client.xrevrange(AUDIT, count=count), patience_s=CONNECT_TIMEOUT_S)
     # redis-py's types cover all settings.
-    entries = cast("Iterable[tuple[bytes, dict[bytes, bytes]]]", found)
+    entries = cast("Iterable[tuple[bytes, dict[bytes, bytes]]]", newest)
     return [_entry(id_.decode(), fields) for id_, fields in entries][::-1]
 
 
-def check_owner(client: redis.Redis, what: str, owner: Owner, *, doing: str, force: bool) -> None:
+def check_owner(client: redis.Redis, owned: str, owner: Owner, *, doing: str, force: bool) -> None:
     """Refuse actions on another's property without *force* or an operator's account.
 
     Force is recorded in the audit stream. This prevents accidents only: a process states its own owner. Permissions are
@@ -100,10 +100,11 @@ def check_owner(client: redis.Redis, what: str, owner: Owner, *, doing: str, for
     if owner == NOBODY or owner.is_same(person(client)):
         return
     if force:
-        note(client, "force", what, f"{doing}; of {owner}")
+        note(client, "force", owned, f"{doing}; of {owner}")
     elif not is_operator(client):
         raise ConfigurationError(
-            f"{what}: this is {owner}'s; ask them, or give --force (in Python force=True), or use an operator's account"
+            f"{owned}: this is {owner}'s; ask them, or give --force (in Python force=True), or use an operator's "
+            "account"
         )
 
 

@@ -61,7 +61,7 @@ class SharedMemory(WorkerService):
     def _look_elsewhere(self) -> None:
         state = self._state()
         others = self._others() if state.waiting and state.free else ()
-        self._room_elsewhere = BYTES_PER_GB * max((each.free_gpu_memory_gb for each in others), default=0.0)
+        self._room_elsewhere = BYTES_PER_GB * max((other.free_gpu_memory_gb for other in others), default=0.0)
 
     def leaves(self, run: AttemptHere) -> str:
         """Send a waiting attempt back to its queue once another worker has the memory for it."""

@@ -92,7 +92,7 @@ def reopen(journal: Journal, copy: JournalFile, *, at: float, most_bytes: int = 
     """
     definition = journal.definition()
     try:
-        found = _Contents(copy.read())
+        contents = _Contents(copy.read())
     except FileNotFoundError:
         return None
     except (OSError, MessageVersionError) as error:
@@ -100,14 +100,14 @@ def reopen(journal: Journal, copy: JournalFile, *, at: float, most_bytes: int = 
             # The reader says what is wrong.
             return None
         raise gone(copy, journal.experiment, str(error)) from None
-    if found.experiment != journal.experiment:
+    if contents.experiment != journal.experiment:
         return None
     if definition is not None and begins(journal):
-        if journal.holds(found.ids[-1]) or _put_aside(journal, copy, found.ids):
+        if journal.holds(contents.ids[-1]) or _put_aside(journal, copy, contents.ids):
             return None
-    elif definition is not None and found.definition != decode_definition(journal.experiment, definition):
+    elif definition is not None and contents.definition != decode_definition(journal.experiment, definition):
         return None
-    restored = restore(journal, copy, found.ids[-1], [], at=at, most_bytes=most_bytes)
+    restored = restore(journal, copy, contents.ids[-1], [], at=at, most_bytes=most_bytes)
     copy.path.with_name(ARCHIVED).unlink(missing_ok=True)
     return restored
 
@@ -143,35 +143,35 @@ def restore(
     """
     name, folder = journal.experiment, copy.path.parent
     try:
-        found = _Contents(_upto(copy, last))
+        contents = _Contents(_upto(copy, last))
     except (OSError, MessageVersionError) as error:
         raise gone(copy, name, str(error)) from None
-    if last != START.entry and found.ids[-1:] != [last]:
+    if last != START.entry and contents.ids[-1:] != [last]:
         raise gone(copy, name, "that lacks the end, because it could not be written")
-    total = len(found.ids)
+    total = len(contents.ids)
     # The store may be away, too: entries in chapters count as present.
-    there = journal.chapters()
-    head = bisect_right(found.ids, entry_order(there[-1].last), key=entry_order) if there else 0
-    missing = total - bisect_left(found.ids, 1, lo=head, key=lambda id_: not journal.holds(id_))
+    on_server = journal.chapters()
+    head = bisect_right(contents.ids, entry_order(on_server[-1].last), key=entry_order) if on_server else 0
+    missing = total - bisect_left(contents.ids, 1, lo=head, key=lambda id_: not journal.holds(id_))
     for entry in _numbered(behind, last):
-        found.take(entry)
-    if found.experiment != name:
+        contents.take(entry)
+    if contents.experiment != name:
         raise gone(copy, name, "that is another experiment's")
     chapters = _in_chapters(journal, copy, last, most_bytes)
     while True:
-        lost = bring_dicts(journal, folder, found.dicts)
+        lost = bring_dicts(journal, folder, contents.dicts)
         # Before the attempts that would run again from them.
         dropped = [CheckpointsDropped(checkpoints=[*lost], at=at).encode()] if lost else []
         journal.restore(
             lambda: chain(_upto(copy, last, chapters), _numbered(behind, last)),
-            found.last(),
-            [*dropped, *found.ends(at)],
-            requests=found.requests,
-            definition=encode_value(found.definition),
+            contents.last(),
+            [*dropped, *contents.ends(at)],
+            requests=contents.requests,
+            definition=encode_value(contents.definition),
             chapters=chapters,
             first=next(copy.read()) if chapters else None,
         )
-        if not found.dicts or found.dicts.keys() - lost <= journal.checkpoints():
+        if not contents.dicts or contents.dicts.keys() - lost <= journal.checkpoints():
             break
         # The server was emptied, or set back, once more in between.
     logger.warning(
@@ -182,7 +182,7 @@ def restore(
         total,
         name,
         copy.path,
-        len(found.live),
+        len(contents.live),
         extra={"action": "journal_restored", "experiment": name, "missing": missing},
     )
     return Restored(total, missing, lost)

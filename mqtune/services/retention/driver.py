@@ -149,10 +149,10 @@ class Trimmer(DriverService):
             return 0, ""
         last = chapters[-1].last
         with self._host.copy.open("rb") as file:
-            found = next((end for entry, end in entries_of(file) if entry.id == last), None)
-        if found is None:
+            offset = next((end for entry, end in entries_of(file) if entry.id == last), None)
+        if offset is None:
             raise MqtuneError(f"{self._host.copy} lacks the entry {last}, with which the last chapter ends")
-        return found, last
+        return offset, last
 
 
 def for_driver(host: DriverHost) -> Sequence[DriverService]:

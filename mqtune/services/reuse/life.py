@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, cast
 from mqtune.core.trial import AttemptEnd, CheckpointId, Metrics
 from mqtune.trainable import (
     STOP_SIGNAL,
-    Ending,
     ImportWatch,
     Life,
     Session,
@@ -26,6 +25,7 @@ from mqtune.trainable import (
     Steps,
     StopTrial,
     Trainable,
+    TrainableEnd,
     are_current,
     file_of,
     flush,
@@ -96,13 +96,13 @@ class KeptSession(Session):
         self._check_caller("save")
         return super().save(checkpoint, counters)
 
-    def _check_caller(self, what: str) -> None:
+    def _check_caller(self, call: str) -> None:
         if threading.current_thread() in self._left_threads:
             raise RuntimeError(
-                f"{what}: this thread was left by an earlier trial of its process; end it with its trial"
+                f"{call}: this thread was left by an earlier trial of its process; end it with its trial"
             )
         if self._pipe < 0 and not self._order:
-            raise RuntimeError(f"{what}: nothing can be sent before reset_config has returned True")
+            raise RuntimeError(f"{call}: nothing can be sent before reset_config has returned True")
 
     def _read_control(self) -> None:
         if self._control >= 0:
@@ -134,7 +134,7 @@ class KeptLife(Life):
             code = self._run(watch, lambda: self._see_through(self.session.listen))
         return code
 
-    def _run(self, watch: ImportWatch, run: Callable[[], Ending]) -> int:
+    def _run(self, watch: ImportWatch, run: Callable[[], TrainableEnd]) -> int:
         """Run an attempt, and find out whether the process may stay; return the code to exit with."""
         self._stays = False
         code = run_attempt(self.session, watch, run)
@@ -142,14 +142,14 @@ class KeptLife(Life):
             self._clean_up()
         return code
 
-    def run_class(self, trainable: type[Trainable]) -> Ending:
+    def run_class(self, trainable: type[Trainable]) -> TrainableEnd:
         """Make the instance, and run the first attempt of it."""
         self._note_files()
         self._instance = trainable()
         self._steps = Steps(self._instance, self.session)
         return self._see_through(self._steps.set_up)
 
-    def _see_through(self, begin: Callable[[], None]) -> Ending:
+    def _see_through(self, begin: Callable[[], None]) -> TrainableEnd:
         """Run an attempt of the instance to its end; clean up, unless the process stays."""
         try:
             begin()
@@ -158,7 +158,7 @@ class KeptLife(Life):
             self._finish(error)
             raise
         self._finish(None)
-        return Ending(AttemptEnd.COMPLETED)
+        return TrainableEnd(AttemptEnd.COMPLETED)
 
     def _finish(self, error: BaseException | None) -> None:
         # From here on a late stop changes nothing.
@@ -216,7 +216,7 @@ class KeptLife(Life):
         name = type(instance).__name__
         try:
             self.session.enter()
-            instance.trial_id, instance.folder = self.session.message["trial"], self.session.folder
+            instance.trial_id, instance.folder = self.session.message["trial"], self.session.ensure_folder()
             instance.training_iteration, instance.time_total_s = 0, 0.0
             answer = instance.reset_config(config)
             instance.config = config

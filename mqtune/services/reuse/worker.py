@@ -89,7 +89,7 @@ class KeepingZygote(ZygoteHandle):
 
 def reusing(key: ImportKey, mark: bytes) -> ImportKey:
     """Return the key of trials that share processes with trials of the same *mark* alone."""
-    program = replace(key.program, zygote="mqtune.services.reuse.zygote")
+    program = replace(key.program, zygote="mqtune.services.reuse.zygote:ReusingZygote")
     return replace(key, program=program, mark=mark, handle=KeepingZygote)
 
 

@@ -23,7 +23,7 @@ from mqtune.services.reuse.life import KeptLife
 from mqtune.trainable import Child, Message, Zygote as KernelZygote, has_descendants
 
 
-class Zygote(KernelZygote):
+class ReusingZygote(KernelZygote):
     """A zygote whose processes may run several trials."""
 
     life = KeptLife

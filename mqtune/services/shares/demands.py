@@ -38,7 +38,7 @@ _DIGITS: Final = 20
 #: Letters of a version of crews.
 _VERSION_CHARS: Final = 12
 #: The fields of a demand that its driver sets. The others follow from quotas and caps.
-_SAID: Final = frozenset({each.name for each in fields(Demand)} - {"quotas", "capped"})
+_SAID: Final = frozenset({attribute.name for attribute in fields(Demand)} - {"quotas", "capped"})
 
 
 def _pairs(flat: list[bytes]) -> list[tuple[bytes, bytes]]:
@@ -134,7 +134,7 @@ class Demands:
                 pipe.hgetall(QUOTAS)
                 (seconds, microseconds), kept, quotas = pipe.execute()
             now_ms = seconds * 1000 + microseconds // 1000
-            lasting = [each for each in kept.items() if _until_ms(each[1]) > now_ms]
+            lasting = [item for item in kept.items() if _until_ms(item[1]) > now_ms]
             return _table(lasting, [*quotas.items()], now_ms + round(self._timing.lock_s * 1000), self._timing)
 
         with contextlib.suppress(AccessDenied, redis.ResponseError):
@@ -142,7 +142,9 @@ class Demands:
         return None
 
     def _say(self, token: str, packed: str, experiment: str) -> Any:
-        demand_ms, table_ms = (round(each * 1000) for each in (self._timing.lock_s, self._timing.share_table_s))
+        demand_ms, table_ms = (
+            round(duration_s * 1000) for duration_s in (self._timing.lock_s, self._timing.share_table_s)
+        )
         args = [token, packed, demand_ms, experiment, self._number, self._version, table_ms]
         return self._run("demand", [DEMANDS, QUOTAS, SHARES], args)
 
@@ -188,8 +190,8 @@ class Demands:
         if table != self._published:
             crews = _encode_crews(self.register.crews)
             args += [_version_of(crews), crews, encode_value(self.register.busy), round((now - self._read_at) * 1000)]
-            for each, share in shares.items():
-                args += (each, _encode_share(share))
+            for name, share in shares.items():
+                args += (name, _encode_share(share))
         if self._run("divide", [SHARES], args):
             self._published = table
         return shares.get(token)
@@ -222,7 +224,7 @@ def _table(
         busy: in how many slots of each queue each experiment runs, by its token, where that is known.
     """
     caps = decoded_caps(quotas)
-    found = []
+    rows = []
     for token, data in demands:
         _, patterns, said = [*data.split(b" ", 2), b"", b""][:3]
         if (demand := _decode(token, said)) is not None:
@@ -230,8 +232,8 @@ def _table(
                 running = demand.running if busy is None else sum(busy.get(demand.experiment, {}).values())
                 demand = replace(demand, wanted=min(demand.wanted, running))
             under = patterns.decode(errors="replace").split(",") if patterns else []
-            found.append(held_to(demand, under, caps))
-    return Table(found, decoded_quotas(quotas), decoded_aging(quotas), caps)
+            rows.append(held_to(demand, under, caps))
+    return Table(rows, decoded_quotas(quotas), decoded_aging(quotas), caps)
 
 
 def _until_ms(data: bytes) -> int:
@@ -252,7 +254,7 @@ def _decode(token: bytes, data: bytes) -> Demand | None:
         is_sound = (
             demand.experiment == token.decode()
             and 1 / _HUGE <= demand.weight <= _HUGE
-            and all(0 <= each <= _HUGE for each in (demand.used, demand.waiting_s, demand.wanted, demand.running))
+            and all(0 <= figure <= _HUGE for figure in (demand.used, demand.waiting_s, demand.wanted, demand.running))
             and demand.journal_mb > 0
         )
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError):

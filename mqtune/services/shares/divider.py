@@ -189,42 +189,42 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
         busy: in how many slots of each queue each experiment runs, by its token.
     """
     demands, quotas, aging_s = table.demands, table.quotas, table.aging_s
-    shared = to_share(slots, busy, {each.experiment for each in demands})
+    shared = to_share(slots, busy, {demand.experiment for demand in demands})
     limits = entitlements(demands, shared, quotas, aging_s=aging_s)
     highest = _rounded_up(table, shared, limits)
     under = Counter(dict.fromkeys(quotas, 0))
     wanting: Counter[str] = Counter()
     waiting: Counter[str] = Counter()
     ranks: Counter[str] = Counter()
-    for each in demands:
-        queues = set(each.queues)
-        under.update(dict.fromkeys(set(each.quotas) & quotas.keys(), limits[each.experiment]))
-        ranks[each.priority] += each.wanted > 0
-        wanting.update(queues if each.wanted else ())
-        waiting.update(queues if each.running < limits[each.experiment] else ())
+    for demand in demands:
+        queues = set(demand.queues)
+        under.update(dict.fromkeys(set(demand.quotas) & quotas.keys(), limits[demand.experiment]))
+        ranks[demand.priority] += demand.wanted > 0
+        wanting.update(queues if demand.wanted else ())
+        waiting.update(queues if demand.running < limits[demand.experiment] else ())
     all_slots = sum(slots.values())
-    found = {}
-    for each in demands:
-        limit, wants = limits[each.experiment], each.wanted > 0
+    shares = {}
+    for demand in demands:
+        limit, wants = limits[demand.experiment], demand.wanted > 0
         # A quota that is larger than the fleet limits no experiment; it only counts.
-        is_held = any(quotas.get(pattern, all_slots) < all_slots for pattern in each.quotas)
-        alone = found[each.experiment] = Share(
-            priority=each.priority, journal_mb=each.journal_mb, capped=each.capped, aging_s=aging_s
+        is_held = any(quotas.get(pattern, all_slots) < all_slots for pattern in demand.quotas)
+        alone = shares[demand.experiment] = Share(
+            priority=demand.priority, journal_mb=demand.journal_mb, capped=demand.capped, aging_s=aging_s
         )
-        if not is_held and all(wanting[queue] <= wants for queue in each.queues):
+        if not is_held and all(wanting[queue] <= wants for queue in demand.queues):
             continue
-        full = [pattern for pattern in each.quotas if under[pattern] + each.unit > quotas.get(pattern, math.inf)]
-        waits = each.running < limit
-        found[each.experiment] = replace(
+        full = [pattern for pattern in demand.quotas if under[pattern] + demand.unit > quotas.get(pattern, math.inf)]
+        waits = demand.running < limit
+        shares[demand.experiment] = replace(
             alone,
             limit=limit,
-            at_most=highest[each.experiment],
+            at_most=highest[demand.experiment],
             rivals=ranks.total() - wants,
-            higher=sum(ranks[priority] for priority in PRIORITIES[: PRIORITIES.index(each.priority)]),
-            wanted=[queue for queue in dict.fromkeys(each.queues) if waiting[queue] > waits],
+            higher=sum(ranks[priority] for priority in PRIORITIES[: PRIORITIES.index(demand.priority)]),
+            wanted=[queue for queue in dict.fromkeys(demand.queues) if waiting[queue] > waits],
             full=quota_used(full[0], quotas[full[0]]) if full else "",
         )
-    return found
+    return shares
 
 
 def _rounded_up(table: Table, slots: Mapping[str, int], limits: Mapping[str, int]) -> Mapping[str, int]:
@@ -232,17 +232,18 @@ def _rounded_up(table: Table, slots: Mapping[str, int], limits: Mapping[str, int
 
     If none runs more than its share, return the shares as they are.
     """
-    if all(each.running <= limits[each.experiment] for each in table.demands):
+    if all(demand.running <= limits[demand.experiment] for demand in table.demands):
         return limits
     filling = _Filling(dict(slots), dict(table.quotas), rounds_down=True)
     _fill(table.demands, filling, table.aging_s)
     # Its slots would come before those of the last turn of another experiment.
-    last = {each.experiment: filling.ended_at.get(each.experiment, 0.0) * each.weight for each in table.demands}
+    last = {demand.experiment: filling.ended_at.get(demand.experiment, 0.0) * demand.weight for demand in table.demands}
     return {
-        each.experiment: max(
-            limits[each.experiment], min(each.most, math.ceil(last[each.experiment] / each.unit - _LITTLE) * each.unit)
+        demand.experiment: max(
+            limits[demand.experiment],
+            min(demand.most, math.ceil(last[demand.experiment] / demand.unit - _LITTLE) * demand.unit),
         )
-        for each in table.demands
+        for demand in table.demands
     }
 
 
@@ -290,55 +291,61 @@ def entitlements(
 
 def _fill(demands: Iterable[Demand], filling: _Filling, aging_s: float) -> dict[str, int]:
     """Give slots away, and return how many each experiment has."""
-    ordered = sorted(demands, key=lambda each: (PRIORITIES.index(each.priority), each.experiment))
-    found = {each.experiment: 0 for each in ordered}
-    waiting = [each for each in ordered if each.waiting_s >= aging_s and each.most > 0 and not each.running]
-    for each in sorted(waiting, key=lambda each: -each.waiting_s):
-        found[each.experiment] = filling.give(each, 0.0)
-    for _, some in groupby(ordered, key=lambda each: each.priority):
-        _share(list(some), filling, found)
-    return found
+    ordered = sorted(demands, key=lambda demand: (PRIORITIES.index(demand.priority), demand.experiment))
+    slots = {demand.experiment: 0 for demand in ordered}
+    waiting = [demand for demand in ordered if demand.waiting_s >= aging_s and demand.most > 0 and not demand.running]
+    for demand in sorted(waiting, key=lambda demand: -demand.waiting_s):
+        slots[demand.experiment] = filling.give(demand, 0.0)
+    for _, some in groupby(ordered, key=lambda demand: demand.priority):
+        _share(list(some), filling, slots)
+    return slots
 
 
-def _share(demands: list[Demand], filling: _Filling, found: dict[str, int]) -> None:
+def _share(demands: list[Demand], filling: _Filling, slots: dict[str, int]) -> None:
     """Give slots to the experiments of one class.
 
     Each goes to the experiment with the least for its weight.
     """
     filling.newest.clear()
-    wanting = [each for each in demands if each.most > 0]
-    behind = dict.fromkeys(found, 1.0) if filling.rounds_down else _roundings(wanting)
+    wanting = [demand for demand in demands if demand.most > 0]
+    behind = dict.fromkeys(slots, 1.0) if filling.rounds_down else _roundings(wanting)
     # That reckons from nothing.
-    if not any(found[each.experiment] for each in wanting):
-        found.update(filling.give_at_once(wanting))
+    if not any(slots[demand.experiment] for demand in wanting):
+        slots.update(filling.give_at_once(wanting))
     turns = [
-        ((found[each.experiment] + behind[each.experiment] * each.unit) / each.weight, each.experiment, each)
-        for each in wanting
-        if found[each.experiment] < each.most
+        (
+            (slots[demand.experiment] + behind[demand.experiment] * demand.unit) / demand.weight,
+            demand.experiment,
+            demand,
+        )
+        for demand in wanting
+        if slots[demand.experiment] < demand.most
     ]
     heapq.heapify(turns)
     while turns:
         turn, name, demand = heapq.heappop(turns)
         # An experiment that gets no slot now never gets one: slots only become fewer.
         if given := filling.give(demand, turn):
-            found[name] += given
-            if found[name] < demand.most:
-                heapq.heappush(turns, ((found[name] + behind[name] * demand.unit) / demand.weight, name, demand))
+            slots[name] += given
+            if slots[name] < demand.most:
+                heapq.heappush(turns, ((slots[name] + behind[name] * demand.unit) / demand.weight, name, demand))
 
 
 def _at_least(demands: Sequence[Demand], free: int) -> dict[str, int]:
     """Return for each experiment the number of slots that it gets, however shares are rounded."""
-    left, weights, level = float(free), sum(each.weight for each in demands), math.inf
-    for each in sorted(demands, key=lambda each: each.wanted / each.weight):
+    left, weights, level = float(free), sum(demand.weight for demand in demands), math.inf
+    for demand in sorted(demands, key=lambda demand: demand.wanted / demand.weight):
         level = left / weights
-        if each.wanted > level * each.weight:
+        if demand.wanted > level * demand.weight:
             break
-        left, weights, level = left - each.wanted, weights - each.weight, math.inf
+        left, weights, level = left - demand.wanted, weights - demand.weight, math.inf
     # Rounding moves the level by a slot of the smallest weight at most, and a share by another one.
-    level -= 1 / min(each.weight for each in demands)
+    level -= 1 / min(demand.weight for demand in demands)
     return {
-        each.experiment: each.wanted if level == math.inf else max(0, min(each.wanted, int(level * each.weight) - 1))
-        for each in demands
+        demand.experiment: demand.wanted
+        if level == math.inf
+        else max(0, min(demand.wanted, int(level * demand.weight) - 1))
+        for demand in demands
     }
 
 
@@ -347,9 +354,9 @@ def _roundings(demands: Sequence[Demand]) -> dict[str, float]:
 
     0 rounds it up, and 1 down.
     """
-    weights = sum(each.weight for each in demands)
-    usual = sum(each.used for each in demands) / weights if weights else 0.0
-    ahead = {each.experiment: _PULL * (each.used - usual * each.weight) for each in demands}
+    weights = sum(demand.weight for demand in demands)
+    usual = sum(demand.used for demand in demands) / weights if weights else 0.0
+    ahead = {demand.experiment: _PULL * (demand.used - usual * demand.weight) for demand in demands}
     return {name: 0.5 + 0.5 * slots / (1 + abs(slots)) for name, slots in ahead.items()}
 
 
@@ -377,20 +384,20 @@ class _Filling:
 
         It gives none if these numbers are not easily known.
         """
-        if len({tuple(each.queues) for each in demands}) != 1 or any(
-            self.left.keys() & each.quotas or each.unit > 1 for each in demands
+        if len({tuple(demand.queues) for demand in demands}) != 1 or any(
+            self.left.keys() & demand.quotas or demand.unit > 1 for demand in demands
         ):
             return {}
         queues = demands[0].queues
         given = _at_least(demands, sum(self.free.get(queue, 0) for queue in queues))
-        for each in demands:
-            self.queues_of[each.experiment] = queues
-            count = given[each.experiment]
+        for demand in demands:
+            self.queues_of[demand.experiment] = queues
+            count = given[demand.experiment]
             for queue in queues:
                 taken = min(count, self.free.get(queue, 0))
                 if taken:
                     self.free[queue] -= taken
-                    self.holders.setdefault(queue, Counter())[each.experiment] += taken
+                    self.holders.setdefault(queue, Counter())[demand.experiment] += taken
                     count -= taken
         return given
 

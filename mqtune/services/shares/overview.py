@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
 
 
-class Share(NamedTuple):
+class ShareSummary(NamedTuple):
     """An experiment's part of a fleet. Without a driver it has no priority and wants nothing.
 
     Attributes:
@@ -41,27 +41,27 @@ def busy_slots(info: WorkerInfo) -> int:
     return sum(count for count in info.busy.values() if type(count) is int)
 
 
-def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
+def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[ShareSummary]:
     """Return each experiment's part of these workers' slots, largest first."""
     register = register_of(workers)
-    shared = to_share(register.slots, register.busy, {each.experiment for each in table.demands})
+    shared = to_share(register.slots, register.busy, {demand.experiment for demand in table.demands})
     limits = entitlements(table.demands, shared, table.quotas, aging_s=table.aging_s)
     shares = [
-        Share(
-            each.experiment,
-            each.priority,
-            each.weight,
-            each.running,
-            each.wanted,
-            limits[each.experiment],
-            [quota for quota in each.quotas if quota in table.quotas],
-            each.waiting_s,
+        ShareSummary(
+            demand.experiment,
+            demand.priority,
+            demand.weight,
+            demand.running,
+            demand.wanted,
+            limits[demand.experiment],
+            [quota for quota in demand.quotas if quota in table.quotas],
+            demand.waiting_s,
         )
-        for each in table.demands
+        for demand in table.demands
     ]
     undriven = [
-        Share(token, "", 0.0, sum(queues.values()), 0, 0, [])
+        ShareSummary(token, "", 0.0, sum(queues.values()), 0, 0, [])
         for token, queues in register.busy.items()
         if token not in limits
     ]
-    return sorted(shares + undriven, key=lambda each: (-each.running, -each.may_run, each.token))
+    return sorted(shares + undriven, key=lambda share: (-share.running, -share.may_run, share.token))

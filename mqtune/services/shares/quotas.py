@@ -125,8 +125,8 @@ class Quotas:
         return dict(sorted(decoded_caps(self._kept()).items()))
 
     def _kept(self) -> Iterable[tuple[bytes, bytes]]:
-        found: dict[bytes, bytes] = retrying(lambda: self._client.hgetall(QUOTAS), patience_s=self._patience_s)
-        return found.items()
+        packed: dict[bytes, bytes] = retrying(lambda: self._client.hgetall(QUOTAS), patience_s=self._patience_s)
+        return packed.items()
 
     def all(self) -> list[Quota]:
         """Return the quotas, sorted by pattern."""
@@ -137,7 +137,7 @@ class Quotas:
             with self._client.pipeline(transaction=False) as pipe:
                 for pattern in quotas:
                     pipe.zcount(quota_key(pattern), f"({seconds * 1000}", "+inf")
-                return [Quota(*each, count) for each, count in zip(quotas.items(), pipe.execute(), strict=True)]
+                return [Quota(*quota, count) for quota, count in zip(quotas.items(), pipe.execute(), strict=True)]
 
         return sorted(retrying(look, patience_s=self._patience_s))
 
@@ -157,7 +157,7 @@ def decoded_aging(pairs: Iterable[tuple[bytes, bytes]]) -> float:
 
 def decoded_caps(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Cap]:
     """Return the caps among the stored fields. Unreadable ones are left out."""
-    found = {}
+    caps = {}
     for name, value in pairs:
         pattern = name.removeprefix(_CAP).decode(errors="replace")
         if not name.startswith(_CAP) or not is_pattern(pattern):
@@ -168,8 +168,8 @@ def decoded_caps(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Cap]:
             are_numbers = all(map(is_number, most.values())) and type(said["by"]) is str
             is_sound = are_numbers and all(most[name] >= least for name, least in _LEAST.items())
             if is_sound and said["priority"] in PRIORITIES:
-                found[pattern] = Cap(said["priority"], **most, by=said["by"])
-    return found
+                caps[pattern] = Cap(said["priority"], **most, by=said["by"])
+    return caps
 
 
 def decoded_quotas(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, int]:

@@ -99,12 +99,12 @@ class Signed:
         if not is_signed(key, _digest(self.description), self.signature, "submission"):
             raise CodeRefused(f"it is not signed with the {KEY_VARIABLE} of the worker")
         try:
-            found = Submission.decode(self.description)
+            submission = Submission.decode(self.description)
         except MessageVersionError as error:
             raise CodeRefused(str(error)) from None
-        if found.name != self.name or not is_digest(found.bundle) or not is_path(found.script):
-            raise CodeRefused(f"it is {found.name!r} in its description, or names no script")
-        return found
+        if submission.name != self.name or not is_digest(submission.bundle) or not is_path(submission.script):
+            raise CodeRefused(f"it is {submission.name!r} in its description, or names no script")
+        return submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +213,8 @@ class Submissions:
                 return list(pipe.execute())
 
         with naming(key):
-            found, until, (seconds, _) = self._retrying(look)
-        state, description, *others = found
+            known, until, (seconds, _) = self._retrying(look)
+        state, description, *others = known
         if state is None:
             return None
         now_ms = seconds * 1000
@@ -248,8 +248,8 @@ class Submissions:
             AccessDenied: the account may not end it.
             BrokerUnavailable: no server answers.
         """
-        found = self._run("halt", [ExperimentKeys(name).submission, SUBMISSIONS], [name, reason])
-        return cast("Halted", found.decode())
+        state = self._run("halt", [ExperimentKeys(name).submission, SUBMISSIONS], [name, reason])
+        return cast("Halted", state.decode())
 
     def heal(self, names: Sequence[str]) -> None:
         """Restore the places of submissions that have not ended.

@@ -189,7 +189,7 @@ class DriverSlots(WorkerService):
                 self._refused = Cause(f"its driver account can't log in: {error}", "the broker takes the login")
                 self._impairments.put([WHOLE_WORKER], _KIND, self._refused)
             # Another worker may run them by now.
-            for run in [each for each in self._runs if time.monotonic() - each.kept_at >= self._timing.lock_s]:
+            for run in [run for run in self._runs if time.monotonic() - run.kept_at >= self._timing.lock_s]:
                 logger.warning("submission %s could not be kept: its script ends here", run.taken.name)
                 self._clear(run)
 

@@ -59,10 +59,10 @@ def archive(name: str, url: str, folder: Path) -> Results:
         sync(str(folder / JOURNAL_FILE))
         remove_messages(messages_of(name, url), url)
         tenant = tenant_on(url, name)
-        found = remains_of(journal, tenant)
-        if found.store:
-            give_to_archive(open_store(found.store), tenant)
-        journal.forget(found.trials)
+        remains = remains_of(journal, tenant)
+        if remains.store:
+            give_to_archive(open_store(remains.store), tenant)
+        journal.forget(remains.trials)
     replace_file(folder / ARCHIVED, [])
     return results
 
@@ -96,7 +96,7 @@ def _write_dicts(journal: RedisJournal, folder: Path) -> None:
 
 
 def _write_code(results: Results, url: str) -> None:
-    attempts = [attempt for each in results for attempt in each.attempts]
+    attempts = [attempt for trial in results for attempt in trial.attempts]
     digests = {results.definition.get("bundle"), *(attempt.environment.get("bundle") for attempt in attempts)}
     kept = BundleFolder(results.folder)
     with contextlib.closing(connect(url, role="driver")) as client:

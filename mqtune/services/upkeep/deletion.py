@@ -171,17 +171,17 @@ def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
     return Remains(list(trials), url, count, shared, len(running), created)
 
 
-def delete_remains(journal: DeletableJournal, found: Remains, tenant: Tenant) -> None:
+def delete_remains(journal: DeletableJournal, remains: Remains, tenant: Tenant) -> None:
     """Delete an experiment's checkpoints, then its keys; after a failure it may be called again.
 
     Workers end its running trials.
     """
-    store = open_store(found.store) if found.store else None
-    if store is not None and not found.is_shared:
+    store = open_store(remains.store) if remains.store else None
+    if store is not None and not remains.is_shared:
         for checkpoint in store.ids():
             store.delete(checkpoint)
     # This removes the store's address. The name and the lock stay until the store is removed.
-    journal.erase(found.trials)
+    journal.erase(remains.trials)
     if store is not None:
-        release(store, tenant) if found.is_shared else store.remove()
+        release(store, tenant) if remains.is_shared else store.remove()
     journal.forget([])

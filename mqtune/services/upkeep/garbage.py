@@ -62,22 +62,22 @@ def garbage_on(url: str, places: Sequence[str] = (), *, unused_s: float = 0.0) -
     """
     with contextlib.closing(connect(url, role="driver")) as client:
         orphans, fleet = Orphans(client, patience_s=CONNECT_TIMEOUT_S), Fleet(client, patience_s=CONNECT_TIMEOUT_S)
-        found: list[Garbage] = []
+        garbage: list[Garbage] = []
         unseen: list[str] = []
         looks: list[tuple[str, Callable[[], list[Garbage]]]] = [
             ("names of experiments", lambda: _names(orphans, url)),
             ("messages", lambda: _messages(orphans, fleet)),
             ("keys, and messages in queues without a worker", lambda: _keys(orphans)),
-            *((without_secrets(each), partial(_checkpoints, each, orphans, url, unused_s)) for each in places),
+            *((without_secrets(place), partial(_checkpoints, place, orphans, url, unused_s)) for place in places),
         ]
-        for what, look in looks:
+        for kind, look in looks:
             try:
-                found += look()
+                garbage += look()
             except AccessDenied:
-                unseen.append(f"{what}: this account may not look at them; one of mqtune acl driver --all-keys may")
+                unseen.append(f"{kind}: this account may not see them; one of mqtune fleet acl driver --all-keys may")
             except StoreUnavailable as error:
-                unseen.append(f"{what}: {error}")
-        yield Search(found, unseen)
+                unseen.append(f"{kind}: {error}")
+        yield Search(garbage, unseen)
 
 
 def _names(orphans: Orphans, url: str) -> list[Garbage]:

@@ -41,17 +41,17 @@ class Orphans:
         Raises:
             AccessDenied: the account may not see the names of keys.
         """
-        found: dict[str, list[str]] = defaultdict(list)
+        keys: dict[str, list[str]] = defaultdict(list)
         scan = self._client.scan_iter(ALL_EXPERIMENTS, count=_SCAN_COUNT)
-        for key in {each.decode(errors="replace") for each in self._retrying(lambda: list(scan))}:
+        for key in {key.decode(errors="replace") for key in self._retrying(lambda: list(scan))}:
             if name := experiment_of(key):
-                found[name].append(key)
-        return {name: stay for name in self.unknown(found) if (stay := _staying(name, found[name]))}
+                keys[name].append(key)
+        return {name: stay for name in self.unknown(keys) if (stay := _staying(name, keys[name]))}
 
     def unknown(self, names: Iterable[str]) -> list[str]:
         """Return the names that belong to no experiment."""
-        there = set(experiments_on(self._client, patience_s=self._patience_s))
-        return sorted(name for name in set(names) - there if not self._has_any(ExperimentKeys(name)))
+        known = set(experiments_on(self._client, patience_s=self._patience_s))
+        return sorted(name for name in set(names) - known if not self._has_any(ExperimentKeys(name)))
 
     def _has_any(self, keys: ExperimentKeys) -> bool:
         return bool(self._retrying(lambda: self._client.exists(keys.driver, keys.meta, keys.journal)))

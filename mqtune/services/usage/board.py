@@ -47,11 +47,11 @@ class UsageBoard:
     def read(self, many: Collection[Whose]) -> dict[Whose, dict[str, LiveUse]]:
         """Return the samples of these workers' attempts, by trial. Unknown workers are left out."""
         try:
-            found = cast("list[bytes | None]", self._client.mget(map(_key, many))) if many else []
+            packed = cast("list[bytes | None]", self._client.mget(map(_key, many))) if many else []
         except (redis.RedisError, OSError):
             # An account made by an earlier version may not read them either.
             return {}
-        return {whose: decode_uses(data) for whose, data in zip(many, found, strict=True) if data is not None}
+        return {whose: decode_uses(data) for whose, data in zip(many, packed, strict=True) if data is not None}
 
 
 def _key(whose: Whose) -> str:

@@ -59,7 +59,7 @@ class Used:
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _AttemptUsage:
     trial: TrialId
     #: GPUs of seat 0, whose figures the attempt has.
     gpus: float
@@ -93,7 +93,7 @@ class JournalUse:
         self._asked: dict[tuple[TrialId, int], Resources] = {}
         #: Whether an mqtune driver has run it in real time.
         self._is_real = False
-        self._attempts: dict[tuple[TrialId, int], _Attempt] = {}
+        self._attempts: dict[tuple[TrialId, int], _AttemptUsage] = {}
         self._last = 0.0
         for entry in entries:
             # Nearly all entries of a long journal are reports; their ids have their times.
@@ -111,17 +111,19 @@ class JournalUse:
         """
         used, trials = Used(), set[TrialId]()
         open_until = until if is_driven else self._last
-        for each in self._attempts.values() if self._is_real else ():
-            end = open_until if each.end == math.inf else each.end
-            took_s = min(end, until) - max(each.begin, since)
+        for attempt in self._attempts.values() if self._is_real else ():
+            end = open_until if attempt.end == math.inf else attempt.end
+            took_s = min(end, until) - max(attempt.begin, since)
             if took_s <= 0:
                 continue
-            trials.add(each.trial)
-            gpus, whole_s = each.gpus + each.gpus_beside, end - each.begin
+            trials.add(attempt.trial)
+            gpus, whole_s = attempt.gpus + attempt.gpus_beside, end - attempt.begin
             # No journal has the times of waiting, so each part of the attempt gets its proportion.
-            waited_s = min(each.figures.get("redis_wait_s", 0.0), whole_s) * took_s / whole_s
-            energy = _energy(each, took_s, whole_s)
-            used += Used(0, 1, took_s * each.slots, took_s * gpus, *energy, waited_s * each.slots, waited_s * gpus)
+            waited_s = min(attempt.figures.get("redis_wait_s", 0.0), whole_s) * took_s / whole_s
+            energy = _energy(attempt, took_s, whole_s)
+            used += Used(
+                0, 1, took_s * attempt.slots, took_s * gpus, *energy, waited_s * attempt.slots, waited_s * gpus
+            )
         used.trials = len(trials)
         return used
 
@@ -138,13 +140,13 @@ class JournalUse:
             case AttemptStarted():
                 gpus = gpus_in(event.queue, self._asked.get((event.trial, event.attempt), self._asks))
                 self._start(event, gpus)
-            case AttemptEnded() if (found := self._attempts.get((event.trial, event.attempt))) is not None:
-                found.end, found.figures = event.at, sound_usage(event.usage)
+            case AttemptEnded() if (attempt := self._attempts.get((event.trial, event.attempt))) is not None:
+                attempt.end, attempt.figures = event.at, sound_usage(event.usage)
 
     def _start(self, event: AttemptStarted, gpus: float) -> None:
         key = event.trial, event.attempt
         if not event.seat:
-            self._attempts[key] = _Attempt(event.trial, gpus, event.at)
+            self._attempts[key] = _AttemptUsage(event.trial, gpus, event.at)
         elif (known := self._attempts.get(key)) is not None:
             known.slots += 1
             known.gpus_beside += gpus
@@ -155,7 +157,7 @@ class JournalUse:
                 self._asks = Resources.decode(given[_RESOURCES])
 
 
-def _energy(attempt: _Attempt, took_s: float, whole_s: float) -> tuple[float, float]:
+def _energy(attempt: _AttemptUsage, took_s: float, whole_s: float) -> tuple[float, float]:
     """Return the joules of a part of an attempt, and its measured GPU-seconds."""
     joules = attempt.figures.get("gpu_energy_j")
     if joules is None:

@@ -57,15 +57,15 @@ def use_of_process(pid: int) -> ProcessUse | None:
     return ProcessUse(cpu_s + sum(use.cpu_s for use in below), memory_bytes + sum(use.memory_bytes for use in below))
 
 
-def _own(pid: int, devices: Iterable[str], there: Mapping[str, Mapping[int, int]]) -> int | None:
+def _own(pid: int, devices: Iterable[str], sizes: Mapping[str, Mapping[int, int]]) -> int | None:
     """Return the bytes that a process and its descendants have on devices.
 
     None where no device lists one of them: a driver may know processes by the numbers that they have outside a
     container.
     """
     family = set(_family(pid))
-    found = [size for device in devices for number, size in there.get(device, {}).items() if number in family]
-    return sum(found) if found else None
+    own = [size for device in devices for number, size in sizes.get(device, {}).items() if number in family]
+    return sum(own) if own else None
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -153,8 +153,8 @@ class UsageMeter:
             self._add("gpu_power_w", sum(watts), for_s)
 
     def _take_device_memory(self, sample: Sample) -> None:
-        there = [use.memory_bytes for use in sample.devices.values()]
-        sizes = [size for size in ([sample.own_bytes] if sample.shares_memory else there) if size is not None]
+        memory = [use.memory_bytes for use in sample.devices.values()]
+        sizes = [size for size in ([sample.own_bytes] if sample.shares_memory else memory) if size is not None]
         if sizes:
             self._raise("gpu_memory_bytes_peak", sum(sizes))
 
@@ -211,11 +211,12 @@ class UsageMeter:
     def _figures(self) -> Usage:
         if not self._sampled_s:
             return {}
-        found = {name: total / for_s for name, (total, for_s) in self._sums.items() if for_s}
-        if "gpu_power_w" in found:
-            found["gpu_energy_j"] = self._sums["gpu_power_w"][0]
+        figures = {name: total / for_s for name, (total, for_s) in self._sums.items() if for_s}
+        if "gpu_power_w" in figures:
+            figures["gpu_energy_j"] = self._sums["gpu_power_w"][0]
         return {
-            name: round(value, _DIGITS) for name, value in {"sampled_s": self._sampled_s, **found, **self._most}.items()
+            name: round(value, _DIGITS)
+            for name, value in {"sampled_s": self._sampled_s, **figures, **self._most}.items()
         }
 
     def live(self, attempt: int) -> LiveUse:
@@ -315,14 +316,14 @@ class UsageSampler(WorkerService):
         runs = [(run, pid) for run in self._attempts() if (pid := run.process) is not None]
         devices = sorted({device for run, _ in runs for device in run.devices})
         uses = self._query.use(devices) if devices else {}
-        there = self._query.processes(devices) if devices and self._shares_memory else {}
+        sizes = self._query.processes(devices) if devices and self._shares_memory else {}
         sampled = []
         for run, pid in runs:
             processes = use_of_process(pid)
             if run.process != pid:
                 # It has ended meanwhile: the device is nobody's, or the next one's.
                 continue
-            own_bytes = _own(pid, run.devices, there)
+            own_bytes = _own(pid, run.devices, sizes)
             self._warn(run, self.meter_of(run).take(self._sample_of(run, uses, processes, own_bytes)))
             sampled.append((run, own_bytes))
         board: defaultdict[str, dict[str, LiveUse]] = defaultdict(dict)
@@ -385,7 +386,7 @@ class UsageSampler(WorkerService):
         self._may_write = False
         logger.warning(
             "this worker's account may not write what its trials use, which is seen only when they have ended: make it "
-            "again with what `mqtune acl` of this version prints"
+            "again with what `mqtune fleet acl` of this version prints"
         )
 
 

@@ -40,9 +40,9 @@ class ObservingContract(TunerTests):
         assert tuner.new_reports() == []
         for batch in batches:
             assert all(before.timestamp <= after.timestamp for before, after in pairwise(batch))
-        found = [(report.trial, report.sequence) for batch in batches for report in batch]
+        reported = [(report.trial, report.sequence) for batch in batches for report in batch]
         for trial, count in (("0001", 8), ("0002", 5), ("0003", 5)):
-            assert [sequence for id_, sequence in found if id_ == trial] == list(range(1, count + 1))
+            assert [sequence for id_, sequence in reported if id_ == trial] == list(range(1, count + 1))
 
     def test_iterations_and_times_continue_after_a_resume(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))

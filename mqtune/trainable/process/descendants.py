@@ -37,11 +37,11 @@ def end_children(but: Collection[int] = ()) -> None:
 
 def children_of(pid: int) -> list[int]:
     """Return the children of a process; none where the kernel does not list them (Linux does)."""
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            found += _children(pid, int(task))
-    return found
+            children += _children(pid, int(task))
+    return children
 
 
 def has_descendants(pid: int, others: Collection[int]) -> bool:

@@ -46,8 +46,8 @@ def why_no_fork() -> str:
         libraries=frozenset(),
         files=frozenset(file for file in now.files if _is_inherited(file.fd)),
     )
-    found = footprint.traces(begun, now)
-    return f"has {footprint.describe(found)}" if found else ""
+    traces = footprint.traces(begun, now)
+    return f"has {footprint.describe(traces)}" if traces else ""
 
 
 def _is_inherited(fd: int) -> bool:

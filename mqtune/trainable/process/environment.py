@@ -56,7 +56,7 @@ def describe_environment(modules: Iterable[str], files: Collection[str]) -> Envi
 
 def _packages(modules: Iterable[str]) -> dict[str, str]:
     installed: dict[str, str] | None = None
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     for name in dict.fromkeys(module.partition(".")[0] for module in modules):
         if name in sys.stdlib_module_names or name.startswith("_") or name == "mqtune":
             continue
@@ -68,10 +68,10 @@ def _packages(modules: Iterable[str]) -> dict[str, str]:
         # An attribute access could import more.
         version = installed.get(_normal(name)) or vars(module).get("__version__")
         if isinstance(version, str):
-            found[name] = version
-        if len(found) == _MAX_PACKAGES:
+            packages[name] = version
+        if len(packages) == _MAX_PACKAGES:
             break
-    return found
+    return packages
 
 
 def _installed() -> dict[str, str]:
@@ -101,9 +101,9 @@ def _hash(files: Collection[str]) -> str:
     common = os.path.commonpath([os.path.dirname(path) for path in files])
     content = []
     for path in sorted(files):
-        found = frozen().source(path)
-        if found is None:
-            found = read_source(Path(path))
-        if found is not None:
-            content.append(f"{os.path.relpath(path, common)}\0{fingerprint(found)}\0".encode(errors="surrogateescape"))
+        source = frozen().source(path)
+        if source is None:
+            source = read_source(Path(path))
+        if source is not None:
+            content.append(f"{os.path.relpath(path, common)}\0{fingerprint(source)}\0".encode(errors="surrogateescape"))
     return source_hash(b"".join(content)).hex()

@@ -68,10 +68,10 @@ def flush_all() -> None:
     """Flush the standard streams and all other files."""
     flush()
     # Not all files are flushed if the objects that refer to them are deleted together.
-    for found in gc.get_objects():
-        if issubclass(type(found), _BUFFERED):
+    for file in gc.get_objects():
+        if issubclass(type(file), _BUFFERED):
             with contextlib.suppress(Exception):
-                found.flush()
+                file.flush()
 
 
 def leave(code: int, *, finalize: bool = False) -> NoReturn:

@@ -100,12 +100,12 @@ class Trace(NamedTuple):
     """A resource that an import has left in its process and that a fork can't share.
 
     Attributes:
-        what: its name in words: a path, an address, or the name of a thread, process, library or signal.
+        subject: its name in words: a path, an address, or the name of a thread, process, library or signal.
         way_out: the remedy, as a short clause.
     """
 
     kind: TraceKind
-    what: str
+    subject: str
     way_out: str
 
 
@@ -179,7 +179,7 @@ def describe(traces: Iterable[Trace]) -> str:
 
     It follows the words "it has".
     """
-    named = [f"{_WORDS[kind][0]} {what}{way_out and f' ({way_out})'}" for kind, what, way_out in traces]
+    named = [f"{_WORDS[kind][0]} {subject}{way_out and f' ({way_out})'}" for kind, subject, way_out in traces]
     if (more := len(named) - _MAX_NAMED) > 0:
         named[_MAX_NAMED:] = [f"left {more} more"]
     return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
@@ -230,9 +230,9 @@ def _differences(before: Footprint, after: Footprint) -> Iterator[Trace]:
         yield _trace("folder", after.folder or "a deleted one")
 
 
-def _trace(kind: TraceKind, what: str, way_out: str = "") -> Trace:
+def _trace(kind: TraceKind, subject: str, way_out: str = "") -> Trace:
     # A file name that is not Unicode can't be sent.
-    return Trace(kind, what.encode(errors="backslashreplace").decode(), way_out or _WORDS[kind][1])
+    return Trace(kind, subject.encode(errors="backslashreplace").decode(), way_out or _WORDS[kind][1])
 
 
 def _name_of_process(pid: int) -> str:
@@ -426,14 +426,14 @@ def _devices(files: Iterable[OpenFile], mapped: str) -> set[str]:
 
 def _open_files() -> list[OpenFile]:
     """Return the open descriptors. Empty if the system does not list them."""
-    found = []
+    open_files = []
     with contextlib.suppress(OSError):
         for fd in map(int, os.listdir("/proc/self/fd")):
             # The descriptor of the list itself is closed already.
             with contextlib.suppress(OSError):
                 status = os.fstat(fd)
-                found.append(OpenFile(fd, os.readlink(f"/proc/self/fd/{fd}"), status.st_dev, status.st_ino))
-    return found
+                open_files.append(OpenFile(fd, os.readlink(f"/proc/self/fd/{fd}"), status.st_dev, status.st_ino))
+    return open_files
 
 
 def _unsafe_files(new: Collection[OpenFile]) -> Iterator[Trace]:

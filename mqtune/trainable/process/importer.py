@@ -65,7 +65,7 @@ from mqtune.trainable.process.native_threads import limit_threads
 from mqtune.trainable.process.output import flush, shape_output
 from mqtune.trainable.process.program import Program, seed_generators
 from mqtune.trainable.process.protocol import STOP_SIGNAL
-from mqtune.trainable.process.scout import Verdict, scout
+from mqtune.trainable.process.scout import ScoutResult, scout
 from mqtune.trainable.process.zygote import Child, Signals, fork_child, spawn_child, zygote_class
 
 #: The command of an importer, a scout and a spare that is spawned: ``main``. The worker's folder is taken out of the
@@ -334,12 +334,12 @@ class Importer:
         os._exit(0)
 
 
-def _verdict_of(scout: Child) -> Verdict:
+def _verdict_of(scout: Child) -> ScoutResult:
     """Return a scout's verdict. If its program ended that process, end this one in the same way."""
     received = scout.channel.receive()
     if received is None:
         _end_as(os.waitpid(scout.pid, 0)[1])
-    return cast("Verdict", received[0])
+    return cast("ScoutResult", received[0])
 
 
 def _dismiss(scout: Child) -> None:
@@ -400,7 +400,7 @@ def _use_large_pages() -> None:
 def _import_for_trials(program: Program) -> None:
     """Import mqtune's modules that each trial needs, so that no trial waits for them."""
     kind = "class_" if program.spec.kind == "class" else program.spec.kind
-    services = [program.zygote or __name__, *(module for module, _ in program.parts)]
+    services = [program.zygote.partition(":")[0] or __name__, *(module for module, _ in program.parts)]
     for name in ("mqtune.checkpoints.checkpoint", "mqtune.checkpoints.dicts", f"mqtune.trainable.{kind}", *services):
         importlib.import_module(name)
 

@@ -116,8 +116,8 @@ class ImportWatch:
         """
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
-        found = ((changes, list(filter(is_library, names))) for changes, names in self._batches)
-        return [(changes, names) for changes, names in found if names]
+        batches = ((changes, list(filter(is_library, names))) for changes, names in self._batches)
+        return [(changes, names) for changes, names in batches if names]
 
 
 def is_library(name: str) -> bool:

@@ -22,7 +22,7 @@ from mqtune.trainable.process.exits import forget_exit_handlers, leave
 from mqtune.trainable.process.late_imports import ImportWatch
 from mqtune.trainable.process.output import CapturedOutput, take_over_output, write_output
 from mqtune.trainable.process.program import Program, seed_generators
-from mqtune.trainable.process.protocol import STOP_SIGNAL, Ending, StartMessage
+from mqtune.trainable.process.protocol import STOP_SIGNAL, StartMessage, TrainableEnd
 from mqtune.trainable.process.runner import run_attempt
 from mqtune.trainable.process.session import Session
 from mqtune.trainable.spec import Loaded
@@ -128,13 +128,13 @@ class Life:
         self.session = reporting.current = current
         signal.signal(STOP_SIGNAL, current.on_stop_signal)
 
-    def begin(self) -> Ending:
+    def begin(self) -> TrainableEnd:
         """Call the trainable of the attempt, and return how that ended."""
         current = self.session
         for part in self.parts:
             part.begin(current.message)
         current.enter()
-        loaded = self._loaded()
+        loaded = self._load()
         # Only the trials that need one import it.
         if isinstance(loaded, Path):
             from mqtune.trainable.script import ScriptRun  # noqa: PLC0415
@@ -149,15 +149,15 @@ class Life:
         finally:
             # From here on a late stop changes nothing.
             signal.signal(STOP_SIGNAL, signal.SIG_IGN)
-        return Ending(AttemptEnd.COMPLETED)
+        return TrainableEnd(AttemptEnd.COMPLETED)
 
-    def run_class(self, trainable: type) -> Ending:
+    def run_class(self, trainable: type) -> TrainableEnd:
         """Run a trainable that is a class."""
         from mqtune.trainable.class_ import run_class  # noqa: PLC0415
 
         return run_class(trainable, self.session)
 
-    def _loaded(self) -> Loaded:
+    def _load(self) -> Loaded:
         """Return the trainable; raise the error of the program."""
         if self._printed:
             write_output(self._printed)

@@ -38,7 +38,7 @@ class Program:
         arguments: ``sys.argv`` of the driver.
         seed: the seed of random generators while the program is executed; each trial seeds them anew.
         spawns: whether each trial begins as an interpreter of its own.
-        zygote: the module of a service with the class of its zygotes; empty for the kernel's.
+        zygote: the class of its zygotes, as a service's module, a colon and a name; empty for the kernel's.
         parts: the modules of services with a part in trial processes, each with a text for the part.
     """
 

@@ -104,7 +104,7 @@ PIPE_CLOSED: Final = (
 _HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
-class Ending(NamedTuple):
+class TrainableEnd(NamedTuple):
     """A trainable's end: the type and text of its error, if any, and its process's exit code."""
 
     end: AttemptEnd

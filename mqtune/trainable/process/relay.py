@@ -31,7 +31,7 @@ from mqtune.trainable.process.children import refuse
 from mqtune.trainable.process.output import flush
 from mqtune.trainable.process.protocol import PIPE_CLOSED, RELAY, Message, StopOrder
 from mqtune.trainable.process.saver import check_savable
-from mqtune.trainable.process.session import RAISED_AT_MOST, Context, StopTrial, file_of, swallowed
+from mqtune.trainable.process.session import RAISED_AT_MOST, Context, StopTrial, explain_ignored_order, file_of
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
@@ -111,20 +111,19 @@ class RelayedSession:
         """Save a checkpoint without a report, even after an order to end."""
         self._ask({"do": "save", "checkpoint": _portable(checkpoint)})
 
-    @property
-    def save_wanted(self) -> bool:
-        """Whether a checkpoint was requested and none was saved since."""
+    def is_save_wanted(self) -> bool:
+        """Return whether a checkpoint was requested and none was saved since."""
         return bool(self._ask({"do": "save_wanted"})["save_wanted"])
 
     def get_checkpoint(self) -> Checkpoint | None:
         """Return the attempt's initial checkpoint; see the function of the same name."""
-        found = self._ask({"do": "fetch"})["checkpoint"]
-        if found is not None and self._checkpoint is None:
+        checkpoint = self._ask({"do": "fetch"})["checkpoint"]
+        if checkpoint is not None and self._checkpoint is None:
             from mqtune.checkpoints import Checkpoint  # noqa: PLC0415
 
-            path = None if found["path"] is None else Path(found["path"])
+            path = None if checkpoint["path"] is None else Path(checkpoint["path"])
             self._checkpoint = Checkpoint(
-                id=CheckpointId(found["id"]), path=path, data=found["data"], counters=found["counters"]
+                id=CheckpointId(checkpoint["id"]), path=path, data=checkpoint["data"], counters=checkpoint["counters"]
             )
         return self._checkpoint
 
@@ -179,7 +178,7 @@ class RelayedSession:
         A script with its own handler gets the signal, too.
         """
         with contextlib.suppress(Exception):
-            sys.stderr.write(f"{swallowed(self._order)}\n")
+            sys.stderr.write(f"{explain_ignored_order(self._order)}\n")
         flush()
         if signal.getsignal(signal.SIGTERM) == self._on_terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

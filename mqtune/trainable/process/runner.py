@@ -12,11 +12,11 @@ from mqtune.core.errors import ReportingClosed
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable.process.late_imports import ImportWatch
 from mqtune.trainable.process.output import flush
-from mqtune.trainable.process.protocol import PIPE_CLOSED_CODE, STOP_SIGNAL, Ending, describe_error
+from mqtune.trainable.process.protocol import PIPE_CLOSED_CODE, STOP_SIGNAL, TrainableEnd, describe_error
 from mqtune.trainable.process.session import Session, StopTrial
 
 
-def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], Ending]) -> int:
+def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], TrainableEnd]) -> int:
     """Run an attempt, report its end to the worker, and return the exit code."""
     ending = call(run)
     flush()
@@ -39,20 +39,20 @@ def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], Ending])
     return ending.code
 
 
-def call(run: Callable[[], Ending]) -> Ending:
+def call(run: Callable[[], TrainableEnd]) -> TrainableEnd:
     """Call a trainable, and return how it ended, including by an error."""
     error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
         ending = run()
     except StopTrial as stop:
-        ending = Ending(AttemptEnd.PAUSED if stop.action == "pause" else AttemptEnd.STOPPED)
+        ending = TrainableEnd(AttemptEnd.PAUSED if stop.action == "pause" else AttemptEnd.STOPPED)
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the trial's end
         if isinstance(error, SystemExit) and error.code in (None, 0):
-            ending = Ending(AttemptEnd.COMPLETED)
+            ending = TrainableEnd(AttemptEnd.COMPLETED)
         else:
             error_text = describe_error(error)
-            ending = Ending(AttemptEnd.FAILED, type(error).__name__, error_text, code=1)
+            ending = TrainableEnd(AttemptEnd.FAILED, type(error).__name__, error_text, code=1)
     # Ignore late stops.
     signal.signal(STOP_SIGNAL, signal.SIG_IGN)
     if error_text:

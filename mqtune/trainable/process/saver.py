@@ -46,9 +46,8 @@ class Saver:
         # Not made immediately: for a trial without files, the path would take longer than a report.
         return Path(self._message["folder"])
 
-    @property
-    def folder(self) -> Path:
-        """The attempt's folder. It is made if it is missing."""
+    def ensure_folder(self) -> Path:
+        """Return the attempt's folder. It is made if it is missing."""
         return make_folder(self._folder)
 
     def draft(self) -> Path:
@@ -109,7 +108,7 @@ class Saver:
             except MqtuneError as error:
                 raise type(error)(f"checkpoint {self._start} can't be used: {error}") from None
             return Checkpoint(id=self._start, counters=counters, data=data)
-        target = self.folder / _FETCHED
+        target = self.ensure_folder() / _FETCHED
         # An interrupted fetch may have left files.
         remove_folder(target)
         counters = self._opened_store().fetch(self._start, target)

@@ -35,7 +35,7 @@ _MAX_DIFFERING: Final = 5
 _MAX_TAIL_CHARS: Final = 2_000
 
 
-class Verdict(TypedDict):
+class ScoutResult(TypedDict):
     """A scout's result: how a program can be executed for trials.
 
     Attributes:
@@ -81,7 +81,7 @@ def scout(channel: Channel, program: Program, looks: Looks, modules: Collection[
     return executed
 
 
-def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[Verdict, Executed | None]:
+def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[ScoutResult, Executed | None]:
     watch, opened = ImportWatch(), OpenedFiles()
     before, handlers = footprint.take(), footprint.exit_handlers()
     captured = CapturedOutput()
@@ -115,7 +115,7 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
     environment = dict(describe_environment(imported, [path for path, _ in files]))
     if differing := _differing(program):
         environment["differs"] = differing
-    verdict: Verdict = {
+    verdict: ScoutResult = {
         "error": error,
         "batches": batches,
         # Differing files may be corrected, even if nothing has imported them yet.

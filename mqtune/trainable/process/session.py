@@ -88,7 +88,7 @@ class StopTrial(BaseException):
         self.action = action
 
 
-def swallowed(order: StopOrder) -> str:
+def explain_ignored_order(order: StopOrder) -> str:
     """Return why a trial with this order has not ended."""
     return (
         f"did not end when it was told to {order or 'stop'}: a bare `except:` or `except BaseException:` has caught StopTrial; "
@@ -192,23 +192,24 @@ class Session:
         os.environ.update(self.message["environment"])
         mark_descendants(self.message["folder"])
 
-    @property
-    def folder(self) -> Path:
-        """The attempt's own folder, as users see it: its own working directory, or ``scratch`` without one."""
-        working_dir = self.message["working_dir"]
-        return make_folder(Path(working_dir)) if working_dir else self.scratch
+    def ensure_folder(self) -> Path:
+        """Return the attempt's own folder, as users see it, which is made if it is missing.
 
-    @property
-    def scratch(self) -> Path:
-        """The attempt's folder for files that are deleted when it has ended."""
-        return self._saver.folder
+        It is its own working directory, or without one the folder of ``ensure_scratch``.
+        """
+        working_dir = self.message["working_dir"]
+        return make_folder(Path(working_dir)) if working_dir else self.ensure_scratch()
+
+    def ensure_scratch(self) -> Path:
+        """Return the attempt's folder for files that are deleted at its end, and make it if it is missing."""
+        return self._saver.ensure_folder()
 
     @property
     def context(self) -> Context:
         """Which trial this process runs."""
         message = self.message
         seat = message["seat"], message["seats"], message["address"]
-        return Context(message["trial"], message["attempt"], message["experiment"], self.folder, *seat)
+        return Context(message["trial"], message["attempt"], message["experiment"], self.ensure_folder(), *seat)
 
     @property
     def last_metrics(self) -> Metrics:
@@ -220,13 +221,12 @@ class Session:
         self.known_order = order = self._order
         return order
 
-    @property
-    def save_wanted(self) -> bool:
-        """Whether a checkpoint was asked for, and none saved since."""
+    def is_save_wanted(self) -> bool:
+        """Return whether a checkpoint was requested and none was saved since."""
         if not self.is_first:
             return False
         if _forks == self._forks:
-            with self._undisturbed():
+            with self._defer_signals():
                 self._read_control()
         return self._saves_requested > self._saves_done
 
@@ -260,23 +260,23 @@ class Session:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
         if checkpoint is not None:
             # A checkpoint whose report is invalid should not be saved.
-            row = self._counted(metrics, took_s)
+            row = self._add_counters(metrics, took_s)
             pack_metrics(0.0, row)
             name, data = self._save(checkpoint, self._counters_of(row, took_s) if counters is None else counters)
             now = monotonic()
-        with self._undisturbed():
+        with self._defer_signals():
             with self._lock:
                 # The machine's own clock may be hours off and may step back; the server's may do that too.
                 self._timestamp = max(self._epoch_s + now, self._timestamp)
-                row = self._counted(metrics, took_s)
+                row = self._add_counters(metrics, took_s)
                 packed = pack_metrics(self._timestamp, row, name, self._packer)
                 if data is not None:
                     self._send(FRAME_CHECKPOINT, encode_value([name, data]))
                 self._send(FRAME_REPORT, packed)
                 self._last_report = packed
                 self.sequence = sequence = self.sequence + 1
-                self._iteration = _whole(row[ITERATION], sequence)
-                self._time_total_s += seconds(row[TIME_THIS_ITER], took_s)
+                self._iteration = _as_whole(row[ITERATION], sequence)
+                self._time_total_s += as_seconds(row[TIME_THIS_ITER], took_s)
             if not self.is_first:
                 self._say_once()
             elif self._lockstep or is_question:
@@ -306,7 +306,7 @@ class Session:
         order = self._order
         known = {ITERATION: self._iteration, TIME_TOTAL: self._time_total_s}
         name, data = self._save(checkpoint, known if counters is None else counters)
-        with self._undisturbed(), self._lock:
+        with self._defer_signals(), self._lock:
             if data is not None:
                 self._send(FRAME_CHECKPOINT, encode_value([name, data]))
             self._send(FRAME_SAVED, name.encode())
@@ -378,7 +378,7 @@ class Session:
 
         Code of the user may handle the signal. Then the worker's next signals end the process.
         """
-        why = swallowed(self.known_order)
+        why = explain_ignored_order(self.known_order)
         with contextlib.suppress(Exception):
             sys.stderr.write(f"{why}\n")
         flush()
@@ -417,7 +417,7 @@ class Session:
                 self._order = "stop"
 
     @contextlib.contextmanager
-    def _undisturbed(self) -> Iterator[None]:
+    def _defer_signals(self) -> Iterator[None]:
         """Keep the stop signal from raising within the block; it is handled at its end."""
         if threading.get_ident() != self._main or self._busy:
             yield
@@ -438,7 +438,7 @@ class Session:
             poll.poll(_LOOK_AGAIN_MS)
             self._read_control()
 
-    def _counted(self, metrics: Metrics, took_s: float) -> Metrics:
+    def _add_counters(self, metrics: Metrics, took_s: float) -> Metrics:
         """Return the metrics of the next report with its iteration and times.
 
         The caller's own values win.
@@ -454,15 +454,15 @@ class Session:
         }
         if _COUNTED.isdisjoint(metrics):
             return row
-        row[TIME_TOTAL] = self._time_total_s + seconds(metrics.get(TIME_THIS_ITER, took_s), took_s)
+        row[TIME_TOTAL] = self._time_total_s + as_seconds(metrics.get(TIME_THIS_ITER, took_s), took_s)
         return {**row, **metrics}
 
     def _counters_of(self, row: Metrics, took_s: float) -> dict[str, int | float]:
         """Return the counters of a checkpoint that is saved with a report."""
-        total_s = self._time_total_s + seconds(row[TIME_THIS_ITER], took_s)
+        total_s = self._time_total_s + as_seconds(row[TIME_THIS_ITER], took_s)
         return {
-            ITERATION: _whole(row[ITERATION], self.sequence + 1),
-            TIME_TOTAL: seconds(row[TIME_TOTAL], total_s),
+            ITERATION: _as_whole(row[ITERATION], self.sequence + 1),
+            TIME_TOTAL: as_seconds(row[TIME_TOTAL], total_s),
         }
 
     def _save(self, checkpoint: Savable, counters: Mapping[str, object]) -> tuple[CheckpointId, bytes | None]:
@@ -511,10 +511,10 @@ class Session:
 def file_of(fd: int) -> tuple[int, int]:
     """Return the inode and device of a descriptor's file. No other file has both while it is open."""
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
     except OSError:
         return _NO_FILE
-    return found.st_ino, found.st_dev
+    return status.st_ino, status.st_dev
 
 
 def _is_importing() -> bool:
@@ -525,11 +525,11 @@ def _is_importing() -> bool:
     return frame is not None
 
 
-def _whole(value: object, otherwise: int) -> int:
+def _as_whole(value: object, otherwise: int) -> int:
     return value if type(value) is int else otherwise
 
 
-def seconds(value: object, otherwise: float) -> float:
+def as_seconds(value: object, otherwise: float) -> float:
     """Return a time that a user reported, in seconds; *otherwise* if it is not a number."""
     if value.__class__ is float:
         return value

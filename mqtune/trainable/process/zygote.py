@@ -202,7 +202,7 @@ class Zygote:
         elif self.spare is None:
             self.spare = self._make_process()
         elif not ready:
-            for child in self._orphans():
+            for child in self._find_orphans():
                 reap(child)
         return True
 
@@ -322,7 +322,7 @@ class Zygote:
         """Return the processes that it has made and not reaped."""
         return [child for child in (self.spare, self.process) if child is not None]
 
-    def _orphans(self) -> list[int]:
+    def _find_orphans(self) -> list[int]:
         """Return the orphans of trials that have come to this process."""
         kept = {child.pid for child in self.children()}
         return [child for child in own_children() if child not in kept]
@@ -331,7 +331,7 @@ class Zygote:
         """Kill every orphan that comes to this process, until the process group is gone."""
         pause_s, say_at = _SWEEP_POLL_S, time.monotonic() + _SWEEPING_S
         while True:
-            orphans = self._orphans()
+            orphans = self._find_orphans()
             for child in orphans:
                 signal_process(child, signal.SIGKILL)
                 reap(child)
@@ -377,6 +377,6 @@ def spawn_child(command: Callable[[int], list[str]], begin: Mapping[str, object]
 
 
 def zygote_class(program: Program) -> type[Zygote]:
-    """Return the class of a program's zygotes: ``Zygote`` of the module that it names, or the kernel's."""
-    named: type[Zygote] = importlib.import_module(program.zygote).Zygote if program.zygote else Zygote
-    return named
+    """Return the class of a program's zygotes: the one that it names, or the kernel's."""
+    module, _, name = program.zygote.partition(":")
+    return getattr(importlib.import_module(module), name) if module else Zygote

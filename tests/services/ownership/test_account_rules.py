@@ -54,7 +54,7 @@ def test_every_command_of_a_script_is_allowed_to_who_runs_it(name: str):
     ("role", "options"), [("worker", {}), ("driver", {"experiments": "team-a-*"}), ("operator", {}), ("monitor", {})]
 )
 def test_the_names_of_all_keys_are_for_a_driver_that_asks_for_them(role: Role, options: dict[str, str]):
-    with pytest.raises(ConfigurationError, match="mqtune acl driver --all-keys"):
+    with pytest.raises(ConfigurationError, match="mqtune fleet acl driver --all-keys"):
         rules_of(role, all_keys=True, **options)  # type: ignore[arg-type]
 
     assert "scan" in {command for rule in rules_of("driver", all_keys=True) for command in rule.commands.split()}

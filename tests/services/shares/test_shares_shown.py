@@ -13,7 +13,7 @@ from mqtune.core.events import busy_as
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.version import minor
 from mqtune.services.shares.divider import Cap, Demand, Table
-from mqtune.services.shares.overview import Share, shares_of
+from mqtune.services.shares.overview import ShareSummary, shares_of
 
 
 def wants(token: str, wanted: int, running: int, **more: Any) -> Demand:
@@ -34,7 +34,7 @@ def test_slots_of_trials_that_nobody_drives_are_shown_and_are_nobodys_to_have():
 
     found = shares_of(Table([wants("a", 8, 1)], {}), [worker("w1", slots=4, busy=busy)])
 
-    assert found == [Share("gone", "", 0.0, 2, 0, 0, []), Share("a", "normal", 1.0, 1, 8, 2, [])]
+    assert found == [ShareSummary("gone", "", 0.0, 2, 0, 0, []), ShareSummary("a", "normal", 1.0, 1, 8, 2, [])]
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,15 @@ def test_what_gives_an_experiment_more_slots_is_said_by_what_it_has_and_by_who_i
     rivals = [wants(f"other{number}", **{"wanted": 8, "running": 1, **each}) for number, each in enumerate(others)]
     table = Table([wants(busy_as("x"), 8, 0, **mine), *rivals], {})
 
-    assert way_to_more("x", table, [worker("w1", slots=4)]) == f"have more: mqtune set x {way_out}"
+    assert way_to_more("x", table, [worker("w1", slots=4)]) == f"mqtune set x {way_out}"
 
 
 @pytest.mark.parametrize(
     ("cap", "mine", "other", "way_out"),
     [
-        ({"share": 2.0}, {"weight": 2.0}, "normal", "mqtune quota 'team-*' --share 4"),
+        ({"share": 2.0}, {"weight": 2.0}, "normal", "mqtune fleet quota 'team-*' --share 4"),
         ({"share": 8.0}, {"weight": 2.0}, "normal", "mqtune set x share=4"),
-        ({"priority": "normal"}, {}, "high", "mqtune quota 'team-*' --priority high"),
+        ({"priority": "normal"}, {}, "high", "mqtune fleet quota 'team-*' --priority high"),
         ({"priority": "normal"}, {"priority": "low"}, "normal", "mqtune set x priority=normal"),
     ],
 )
@@ -77,9 +77,7 @@ def test_the_way_to_more_slots_respects_a_cap(cap: dict[str, Any], mine: dict[st
     said = way_to_more("x", table, [worker("w1", slots=4)])
 
     assert said.endswith(way_out)
-    assert said.startswith(
-        "have more: ask olaf@h to raise the cap: " if "quota" in way_out else "have more: mqtune set"
-    )
+    assert said.startswith("ask olaf@h to raise the cap: " if "quota" in way_out else "mqtune set")
 
 
 def test_who_may_not_know_what_others_want_is_told_no_number():

@@ -1,4 +1,4 @@
-"""``mqtune delete --unused``: what belongs to nothing goes, and what may be somebody's stays."""
+"""``mqtune gc``: what belongs to nothing goes, and what may be somebody's stays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUEUE = "mqtune-0-2-cpu1"
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    done = CliRunner().invoke(group, ["delete", "--unused", *arguments])
+    done = CliRunner().invoke(group, ["gc", *arguments])
     if isinstance(done.exception, AccessDenied):
         raise done.exception
     assert done.exit_code == code, (done.output, done.exception)
@@ -88,7 +88,7 @@ def test_what_belongs_to_nothing_goes_and_all_else_stays(redis_client: Any) -> N
     gone, cut = ExperimentKeys("gone"), ExperimentKeys("cut")
 
     planned = run("--dry-run")
-    assert "can't ask for confirmation without a terminal; give --yes" in run(code=2)
+    assert "can't ask for confirmation without a terminal; pass --yes" in run(code=2)
     assert names_and_keys(redis_client) == before
     assert redis_client.llen(QUEUE) == 7
     done = run("--yes")
@@ -129,8 +129,8 @@ def test_an_account_deletes_what_it_may_and_is_told_what_it_can_not_see(
         assert names_and_keys(redis_client) == before
         done = run("--yes", "--broker", driver)
 
-    assert "not looked at: keys, and messages in queues without a worker: this account may not look at them; " in done
-    assert "one of mqtune acl driver --all-keys may" in done
+    assert "not searched: keys, and messages in queues without a worker: this account may not see them; " in done
+    assert "one of mqtune fleet acl driver --all-keys may" in done
     assert "cut" not in names_and_keys(redis_client)
     assert ExperimentKeys("gone").trial("0001") in names_and_keys(redis_client)
 
@@ -167,12 +167,12 @@ def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
     taken = ("--broker", redis_server.url, "--checkpoints", str(place))
 
     assert run(*taken, "--yes") == "there is nothing to delete\n", "nothing is old enough"
-    assert "takes the broker" in run("--checkpoints", str(place), code=2)
-    planned = run(*taken, "--unused-days", "0", "--dry-run")
+    assert "needs the broker" in run("--checkpoints", str(place), code=2)
+    planned = run(*taken, "--min-age", "0", "--dry-run")
     kept = gone.ids()
-    done = run(*taken, "--unused-days", "0", "--yes")
+    done = run(*taken, "--min-age", "0", "--yes")
 
-    assert planned == f"would delete  {place}/gone: 1 checkpoints of an experiment that the broker has no more\n"
+    assert planned == f"would delete  {place}/gone: 1 checkpoints of an experiment that the broker no longer has\n"
     assert kept
     assert done.endswith("1 of 1 deleted\n")
     assert {path.name for path in place.iterdir()} == {
@@ -180,7 +180,7 @@ def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
     }  # fmt: skip
     assert known.ids()
     assert "gone" not in names_and_keys(redis_client)
-    assert "not looked at: " in run(*taken[:3], str(tmp_path / "absent"), "--yes")
+    assert "not searched: " in run(*taken[:3], str(tmp_path / "absent"), "--yes")
 
 
 def test_deleting_on_a_copy_of_a_server_leaves_the_checkpoints_to_the_original(

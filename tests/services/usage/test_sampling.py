@@ -128,7 +128,7 @@ def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: 
     assert [record.getMessage() for record in caplog.records] == [
         (
             "this worker's account may not write what its trials use, which is seen only when they have ended: make it again with what "
-            "`mqtune acl` of this version prints"
+            "`mqtune fleet acl` of this version prints"
         )
     ]
     run.waited_s = 7.0

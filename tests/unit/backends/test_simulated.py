@@ -143,7 +143,7 @@ def test_a_simulated_fleet_works_for_one_experiment() -> None:
 
 def test_nobody_goes_on_with_a_journal_that_was_not_kept() -> None:
     simulation = simulate(curve(2))
-    with pytest.raises(ConfigurationError, match="keep_journal=True to go on"):
+    with pytest.raises(ConfigurationError, match="keep_journal=True to continue"):
         simulation.run()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from book import Book
 from click.testing import CliRunner
@@ -37,6 +39,7 @@ def test_help_is_text_alone(command: str) -> None:
     [
         ("pauze", "Did you mean 'pause'?"),
         ("top", "Did you mean 'fleet' or 'show --follow'?"),
+        ("drain", "Did you mean 'fleet drain'?"),
         ("frobnicate", "mqtune --help"),
     ],
 )
@@ -51,35 +54,60 @@ def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["list", "--compare"], "--compare needs experiments"),
-        (["show", "mine", "1", "--all"], "the options for the table are not for TRIAL or --follow"),
+        (["show", "mine", "1", "--all"], "can't be combined with TRIAL or --follow"),
         (["show", "mine", "1", "--follow"], "mqtune logs mine 1 --follow"),
-        (["show", "mine", "--reverse"], "--reverse is for --sort"),
-        (["stop", "mine"], "--all, --where or --status; to end the experiment, give --experiment"),
-        (["stop", "mine", "1", "--now"], "--now is for --experiment"),
-        (["stop", "mine", "1", "--experiment"], "leave out the trials and the options for trials"),
-        (["resume", "mine"], "name the trials, or give --all, --where or --status"),
-        (["label", "mine", "1"], "give --tag, --untag or --note"),
-        (["label", "mine", "--tag", "a", "--replace"], "--replace is for --note"),
-        (["export", "mine", "1"], "TRIAL and --json are for --code"),
-        (["export", "mine", "--code", "--rows", "trials"], "leave out --format, --rows and --to"),
-        (["export", "mine", "--format", "mqtune"], "mqtune is not for a terminal; give --output FILE"),
-        (["export", "mine", "--format", "optuna"], "optuna is not for a terminal; give --output FILE"),
+        (
+            ["stop", "mine"],
+            "name the trials, or all, or give --where or --status; to end the experiment: mqtune end mine",
+        ),
+        (["resume", "mine"], "name the trials, or all, or give --where or --status"),
+        (["label", "mine", "1"], "give --tag, --untag, --note or --notes"),
+        (["tell", "mine", "1", "loss=1", "--config", "x=1"], "give either TRIAL or the --config of a new trial"),
+        (["logs", "mine", "driver", "--stderr"], "leave out --stderr and --attempt"),
+        (["export", "mine", "--format", "mqtune"], "mqtune can't be written to a terminal; give --output FILE"),
+        (["export", "mine", "--format", "optuna"], "optuna can't be written to a terminal; give --output FILE"),
         (["export", "mine", "-o", "t.xlsx"], "t.xlsx: there is no format for names that end with .xlsx"),
         (["export", "mine", "-o", "t.json"], "give .csv, .jsonl or .parquet, or --format"),
-        (["delete"], "give the NAME of an experiment; or --unused"),
-        (["delete", "mine", "--unused"], "leave out NAME, --here, --archive, --ended and --force"),
-        (["delete", "mine", "--json"], "--checkpoints, --unused-days and --json are for --unused"),
-        (["delete", "mine", "--archive", "--dry-run"], "leave out --here and --dry-run"),
+        (["archive"], "give the NAME of an experiment, or --ended TIME"),
+        (["gc", "--ended", "30d"], "--ended is for the experiments of a broker"),
+        (["fleet", "--only", "queues", "quota"], "options follow the verb: mqtune fleet quota … --only"),
+        (["fleet"], "Missing option '--broker'"),
+        (["fleet", "drian", "w"], "No such command 'drian'. Did you mean 'drain' or 'undrain'?"),
+        (["fleet", "undrain", "w", "--broker", "redis://h"], "'w' names no device, such as w:0"),
+        (["fleet", "quota", "--share", "2", "--broker", "redis://h"], "a cap is for a PATTERN of experiments"),
     ],
 )
-def test_options_that_do_not_belong_together_are_refused(mqtune_home: Path, arguments: list[str], said: str) -> None:
+def test_a_wrong_command_is_refused_with_the_right_one(mqtune_home: Path, arguments: list[str], said: str) -> None:
     Book(mqtune_home / "mine").save()
 
-    shown = CliRunner().invoke(group, arguments, env={"COLUMNS": "200"})
+    shown = CliRunner().invoke(group, arguments, env={"COLUMNS": "200", "MQTUNE_BROKER": ""})
 
     assert shown.exit_code == 2
     assert said in shown.output
+
+
+def test_the_help_lists_the_verbs_by_purpose() -> None:
+    shown = CliRunner().invoke(group, ["--help"], env={"COLUMNS": "80"}).output
+
+    heads = [line.removesuffix(":") for line in shown.splitlines() if line.endswith(":")]
+    assert heads == ["Options", "Start", "Inspect", "Control", "Continue", "Data", "Fleet"]
+    assert {line.split()[0] for line in shown.splitlines() if line.startswith("  ")} >= {*COMMANDS}
+
+
+@pytest.mark.parametrize("verb", ["drain", "undrain", "quota", "acl", "exporter"])
+def test_the_fleet_has_verbs_of_its_own(verb: str) -> None:
+    shown = CliRunner().invoke(group, ["fleet", verb, "--help"])
+
+    assert shown.exit_code == 0
+    assert shown.output.startswith(f"Usage: mqtune fleet {verb} ")
+    assert f"  {verb} " in CliRunner().invoke(group, ["fleet", "--help"]).output
+
+
+def test_delete_has_few_options() -> None:
+    command = group.get_command(group.make_context("mqtune", [], resilient_parsing=True), "delete")
+
+    assert command is not None
+    assert len([each for each in command.params if isinstance(each, click.Option)]) == 5
 
 
 def test_show_prints_no_file_but_the_trials_output_whatever_its_journal_says(mqtune_home: Path, tmp_path: Path) -> None:
@@ -145,21 +173,23 @@ def test_logs_of_a_silent_trial_say_that_it_printed_nothing(
     assert (done.exit_code, done.stdout_bytes, done.stderr) == (0, b"".join(pieces), told)
 
 
-@pytest.mark.parametrize("arguments", [["stop", "b", "1"], ["pause", "b", "1"], ["delete", "b"]])
-def test_an_imported_experiment_has_no_broker_and_is_deleted_here(
-    mqtune_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+@pytest.mark.parametrize("verb", ["stop", "pause"])
+def test_an_imported_experiment_has_no_driver_and_can_be_deleted(
+    mqtune_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     monkeypatch.delenv("MQTUNE_BROKER", raising=False)
     (tmp_path / "b.csv").write_text("lr,loss\n0.1,0.5\n")
     said("import", str(tmp_path / "b.csv"), "--metric", "loss", "--mode", "min")
 
-    done = CliRunner().invoke(group, arguments)
+    done = CliRunner().invoke(group, [verb, "b", "1"])
 
     assert isinstance(done.exception, ConfigurationError)
-    assert "alone, as it was imported, archived or ran in virtual time" in str(done.exception)
-    assert str(done.exception).endswith("To delete it: mqtune delete b --here")
+    assert "alone, as it was imported, archived or simulated" in str(done.exception)
+    assert str(done.exception).endswith("To delete it: mqtune delete b")
     missing = CliRunner().invoke(group, ["logs", "b", "1"]).exception
-    assert "was imported, archived or ran in virtual time: it has no output of trial 0001" in str(missing)
+    assert "was imported, archived or simulated, and so has no output of trial 0001" in str(missing)
+    assert "is deleted" in said("delete", "b", "--yes")
+    assert not (mqtune_home / "b").exists()
 
 
 def test_without_a_home_folder_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,12 +206,13 @@ def test_without_a_home_folder_the_way_out_is_named(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("options", "typed", "code", "stopped"),
     [
-        (["--all"], None, 2, []),
-        (["--all", "--yes"], None, 0, ["0001", "0002", "0003"]),
-        (["--all"], "n\n", 0, []),
-        (["--all"], "y\n", 0, ["0001", "0002", "0003"]),
+        (["all"], None, 2, []),
+        (["all", "--yes"], None, 0, ["0001", "0002", "0003"]),
+        (["all"], "n\n", 0, []),
+        (["all"], "y\n", 0, ["0001", "0002", "0003"]),
         (["1", "2", "--as", "abandoned"], None, 2, []),
         (["--where", "lr>0.25"], None, 0, ["0003"]),
+        (["1", "3", "--where", "lr>0.25"], None, 0, ["0003"]),
         (["--where", "lr>0.1 AND lr<0.25"], None, 0, ["0002"]),
         (["--where", "lr>0.1, lr<0.25"], None, 2, []),
     ],
@@ -218,7 +249,30 @@ def test_a_destructive_verb_asks_before_it_is_done_to_several_trials(
     count = len(stopped) or (2 if "1" in options else 3)
     asks = "--yes" not in options and "--where" not in options
     assert (f"{count} of the 4 trials of mine: 0001, 0002" in told) == asks
-    assert ("can't ask for confirmation without a terminal; give --yes" in told) == (asks and typed is None)
+    assert ("can't ask for confirmation without a terminal; pass --yes" in told) == (asks and typed is None)
+
+
+def test_experiments_are_compared_by_default_all(mqtune_home: Path) -> None:
+    for name, loss in (("one", 0.5), ("two", 0.25)):
+        book = Book(mqtune_home / name)
+        book.run("0001", loss)
+        book.save()
+    (mqtune_home / "broken").mkdir()
+    (mqtune_home / "broken" / "journal.msgpack").write_bytes(b"no journal")
+
+    done = CliRunner().invoke(group, ["list", "--compare"])
+
+    assert done.exit_code == 0
+    assert {row.split()[0] for row in done.stdout.splitlines()[1:]} == {"one", "two"}
+    assert "mqtune: broken can't be read: " in done.stderr
+
+
+@pytest.mark.usefixtures("_mine")
+def test_the_table_is_reversed_also_without_a_column() -> None:
+    def trials(*options: str) -> list[str]:
+        return [each["trial"] for each in json.loads(said("show", "mine", "--json", *options))["table"]]
+
+    assert trials("--reverse") == [*reversed(trials())]
 
 
 @pytest.fixture
@@ -258,9 +312,9 @@ def test_an_export_to_a_logger_writes_what_the_tool_lacks(tmp_path: Path) -> Non
     assert sorted(each.name for each in (tmp_path / "odd").iterdir()) == ["0001", "0002", "0003"]
     assert all(len([*run.glob("*.mqtune")]) == 1 for run in (tmp_path / "odd").iterdir())
     unknown = CliRunner().invoke(group, ["export", "odd", "--to", "x"]).stderr
-    assert "there are mlflow, opentelemetry, tensorboard, wandb" in unknown
+    assert "unknown tool 'x'; there are mlflow, opentelemetry, tensorboard, wandb" in unknown
     (tmp_path / "file").touch()
     with pytest.raises(MqtuneError, match=r"TensorBoard: .*file"):
         CliRunner().invoke(group, ["export", "odd", "--to", f"tensorboard={tmp_path}/file"], catch_exceptions=False)
-    both = CliRunner().invoke(group, ["export", "odd", "--to", "tensorboard", "-o", "x.csv"])
-    assert both.exit_code == 2
+    both = said("export", "odd", "--to", f"tensorboard={tmp_path}", "-o", str(tmp_path / "x.csv"))
+    assert both.splitlines()[-1] == f"{tmp_path / 'x.csv'}: the trials of odd as csv"

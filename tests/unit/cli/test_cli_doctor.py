@@ -43,7 +43,7 @@ def test_gpus_are_named_and_mps_where_it_runs(monkeypatch: pytest.MonkeyPatch, t
     daemon.symlink_to(Path(shutil.which("sleep") or "").resolve())
     with subprocess.Popen([str(daemon), "60"]) as running:
         try:
-            shared = "0, 1; CUDA MPS runs, so that trials that share one compute there at the same time"
+            shared = "0, 1; CUDA MPS is running, so trials that share a GPU compute at the same time"
             # The kernel tells its name a moment after it has begun.
             eventually(lambda: findings()["GPUs"]["text"].endswith(shared))
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -60,7 +60,7 @@ def test_a_server_is_looked_at_and_one_without_workers_is_a_warning(redis_server
     assert found["workers"] == {
         "check": "workers",
         "state": "warning",
-        "text": "none is connected",
+        "text": "no worker is connected",
         "way_out": "start one on each machine, in the folder of your code: mqtune worker",
     }
 
@@ -72,7 +72,7 @@ def test_a_workers_account_is_sound_although_it_may_not_list_experiments(redis_s
         of_team = accounts.make("worker", "of-team", experiments="team-a-*")
         for url in (worker, of_team):
             found = findings("--broker", url)
-            assert found["account"]["text"] == "a worker's, which may not list experiments"
+            assert found["account"]["text"] == "a worker's, which can't list experiments"
 
         accounts.admin.execute_command("ACL", "SETUSER", "lame", "on", ">x", "+@connection", "+info", "+time")
         assert findings("--broker", accounts.url_of("lame", "x"), code=1)["account"]["state"] == "problem"
@@ -83,7 +83,7 @@ def test_a_server_that_does_not_answer_is_a_problem_with_a_way_out() -> None:
 
     assert shown.exit_code == 1
     assert "PROBLEM  broker: no Redis answers at redis://127.0.0.1:1" in shown.stdout
-    assert "→ docs/workers.md" in shown.stdout
+    assert "→ see docs/workers.md" in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which workers ``mqtune drain`` means, and what it says when they don't go."""
+"""Which workers ``mqtune fleet drain`` means, and what it says when they don't go."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,16 @@ def test_a_picture_is_of_the_kind_that_is_asked_for_or_of_the_files_name(argumen
 
     assert done.stdout == f"{file}: mine: {title} · 3 trials (3 completed)\n"
     assert Path(file).stat().st_size > 1_000
+
+
+@pytest.mark.usefixtures("_here")
+def test_the_points_are_printed_or_written_as_json():
+    printed = plot("mine", "--json")
+    written = plot("mine", "--json", "-o", "points.json")
+
+    assert [point["y"] for point in json.loads(printed.stdout)["points"]]
+    assert Path("points.json").read_text() == printed.stdout
+    assert written.stdout.startswith("points.json: mine: best so far")
 
 
 @pytest.mark.usefixtures("_here")

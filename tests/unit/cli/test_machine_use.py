@@ -66,11 +66,11 @@ def test_whatever_a_worker_writes_can_be_shown(found: dict[str, Any]) -> None:
 
 def test_what_is_used_now_is_a_line_that_says_what_is_not_known() -> None:
     assert shown.use_text(USE) == (
-        "device 0: 87 %, 31.2 GB, 412 W · device MIG-7: 5.0 GB (how busy a part of a GPU is, its driver does not say) · "
+        "device 0: 87 %, 31.2 GB, 412 W · device MIG-7: 5.0 GB (its driver does not report how busy a part of a GPU is) · "
         "3.8 CPUs, 12.4 GB of memory"
     )
     unknown = LiveUse(1, {"0": DeviceUse()}, None, None, {}, {})
-    assert shown.use_text(unknown) == "device 0: its driver says nothing of it"
+    assert shown.use_text(unknown) == "device 0: its driver reports nothing"
     assert shown.short_use_text(unknown) == ""
     assert shown.short_use_text(None) == ""
     assert shown.short_use_text(USE) == "87 %, 36.2 GB"
@@ -80,7 +80,7 @@ def test_what_is_used_now_is_a_line_that_says_what_is_not_known() -> None:
 
 def test_figures_are_a_line_of_what_is_known_and_say_when_they_are_those_of_a_shared_device() -> None:
     shared = shown.sharing_of(RUNNING, replaced(USE, usage={"gpu_slots": 2}))
-    assert shared == "2 slots share each device: its figures are those of all that runs there"
+    assert shared == "2 slots share each device: its figures include everything that runs there"
     assert shown.sharing_of(RUNNING, USE) == ""
     whole = {**USE.usage, "gpu_power_w": 398.4, "gpu_energy_j": 2.94e6, "cpus": 3.2, "memory_bytes_peak": 12.4 * GB}
 

@@ -33,7 +33,7 @@ from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.core.version import install_command
 from mqtune.driver import BundleFolder
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.results import Curve, FolderSource, Readable, RecordedReport, saved_events
+from mqtune.results import FolderSource, PlottedCurve, Readable, RecordedReport, saved_events
 from mqtune.trainable import Bundle, File
 
 #: How long an answer may take: the first picture of a kind imports what draws it, on a machine that runs other tests.
@@ -269,7 +269,7 @@ def test_only_the_page_itself_steers_and_says_why_it_can_not(mqtune_home: Path):
         status, _, body = served.ask("/api/steer", wanted, X_Mqtune=csrf)
         nowhere = served.ask("/api/steer", {**wanted, "name": "yours"}, X_Mqtune=csrf)
 
-    assert (status, "nothing of it can be steered" in body["error"]) == (404, True)
+    assert (status, "it has no driver to control" in body["error"]) == (404, True)
     assert nowhere[0] == 404
 
 
@@ -425,7 +425,7 @@ def test_a_list_that_a_broker_cuts_short_says_so(monkeypatch: pytest.MonkeyPatch
     ids=["of a trial", "of a metric"],
 )
 def test_what_is_reported_while_the_journal_is_read_is_not_lost_and_it_is_read_once(
-    look: Callable[[Feed], Curve], feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
+    look: Callable[[Feed], PlottedCurve], feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
 ):
     book, file, live = feed
     gate, reads, read = threading.Event(), [0], Results.reports

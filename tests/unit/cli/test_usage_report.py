@@ -173,7 +173,7 @@ def test_a_time_that_is_none_is_refused_with_those_that_are(since: str) -> None:
     done = CliRunner().invoke(group, ["usage", "--since", since], env={"COLUMNS": "200"})
 
     assert done.exit_code == 2
-    assert f"{since!r} is no time; write 30d, 12h, 4w, or a date such as 2026-11-01" in done.output
+    assert f"{since!r} is not a time; write 30d, 12h, 4w, or a date such as 2026-11-01" in done.output
 
 
 def test_each_seat_of_a_gang_has_a_slot_with_its_gpus_and_energy_is_that_of_seat_0(mqtune_home: Path) -> None:

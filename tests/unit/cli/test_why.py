@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
-from fleets import worker
+from fleets import impairment, worker
 
-from mqtune.cli import Inquiry, Place, Reason, runs_of
+from mqtune.cli import CAUSES, Inquiry, Place, Reason, runs_of
 from mqtune.client import ExperimentState
 from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
 from mqtune.core.experiment import Experiment
@@ -47,10 +47,10 @@ def experiment_of(seats: int) -> Experiment:
     return found
 
 
-def asked_why(resources: Resources, view: View) -> Reason:
+def asked_why(resources: Resources, view: View) -> list[Reason]:
     experiment, definition = experiment_of(0), {"resources": resources.encode()}
     asked = Place("x", None, "redis://h"), experiment, definition, experiment.trials[ONE]
-    return Inquiry(*asked, runs=lambda _: [], view=lambda *_: view).reason()  # type: ignore[arg-type, return-value]
+    return Inquiry(*asked, runs=lambda _: [], view=lambda *_: view).reasons()  # type: ignore[arg-type, return-value]
 
 
 def test_each_seat_is_among_what_runs_with_its_worker_and_its_devices() -> None:
@@ -63,15 +63,15 @@ def test_each_seat_is_among_what_runs_with_its_worker_and_its_devices() -> None:
 @pytest.mark.parametrize(
     ("held", "busy", "asked", "cause", "text"),
     [
-        ({"0001": "gpu-1", "0002~1": "gpu-7"}, [2, 2], Resources(machines=2), "busy", ", for seat 1 of 2: seat 0 is held by gpu-1; the 4 slots that fit are all busy"),
-        ({"0001": "gpu-1", "0001~2": "gpu-2"}, [1, 1], Resources(seats=4), "seats", ", for seats 1, 3 of 4: seat 0 is held by gpu-1, seat 2 is held by gpu-2; slots for the others are free, and are about to take them"),
-        ({"0001": "w0@h"}, [0, 2], Resources(machines=2), "busy", ", for seat 1 of 2: seat 0 is held by w0@h; the 2 slots that fit are all busy"),
-        ({"0001": "w0@h"}, [1, 2], Resources(seats=2), "busy", ", for seat 1 of 2: seat 0 is held by w0@h; the 4 slots that fit are all busy"),
-        ({"0001": "w0@h"}, [0, 1, 2], Resources(machines=3), "busy", ", for seats 1, 2 of 3: seat 0 is held by w0@h; 1 of the 4 slots that fit are free, and it takes 2 on different workers"),
-        ({"0001": "a", "0001~1": "b"}, [0, 0], Resources(seats=2), "starting", ": workers have all of its 2 seats and start them"),
-        ({}, [1, 2], Resources(machines=2), "busy", ": 1 of the 4 slots that fit are free, and it takes 2 on different workers"),
-        ({}, [0], Resources(machines=2), "no worker", ": no fleet of 2 workers offers a slot with 1 CPU on each: 1 worker with that is connected; connected: w0@h (2 × 1 CPU)"),
-        ({"0001": "a"}, [0], Resources(), "starting", ": a worker has it and starts it"),
+        ({"0001": "gpu-1", "0002~1": "gpu-7"}, [2, 2], Resources(machines=2), "busy", ", for seat 1 of 2: seat 0 is held by gpu-1; all 4 matching slots are busy"),
+        ({"0001": "gpu-1", "0001~2": "gpu-2"}, [1, 1], Resources(seats=4), "seats", ", for seats 1, 3 of 4: seat 0 is held by gpu-1, seat 2 is held by gpu-2; slots for the others are free and about to take them"),
+        ({"0001": "w0@h"}, [0, 2], Resources(machines=2), "busy", ", for seat 1 of 2: seat 0 is held by w0@h; both matching slots are busy"),
+        ({"0001": "w0@h"}, [1, 2], Resources(seats=2), "busy", ", for seat 1 of 2: seat 0 is held by w0@h; all 4 matching slots are busy"),
+        ({"0001": "w0@h"}, [0, 1, 2], Resources(machines=3), "busy", ", for seats 1, 2 of 3: seat 0 is held by w0@h; 1 of the 4 matching slots are free, and it needs 2 on different workers"),
+        ({"0001": "a", "0001~1": "b"}, [0, 0], Resources(seats=2), "starting", ": workers have claimed all of its 2 seats and are starting them"),
+        ({}, [1, 2], Resources(machines=2), "busy", ": 1 of the 4 matching slots are free, and it needs 2 on different workers"),
+        ({}, [0], Resources(machines=2), "no match", ": no fleet of 2 workers offers a slot with 1 CPU on each: 1 worker with that is connected; connected: w0@h (2 × 1 CPU)"),
+        ({"0001": "a"}, [0], Resources(), "starting", ": a worker has claimed it and is starting it"),
     ],
 )  # fmt: skip
 def test_which_seats_are_missing_is_said_and_who_holds_the_others(
@@ -83,34 +83,50 @@ def test_which_seats_are_missing_is_said_and_who_holds_the_others(
     ]
     seats = [Unclaimed(TrialId(name), 1, holder) for name, holder in held.items()]
 
-    reason = asked_why(asked, View(workers, seats))
+    reason, *_ = asked_why(asked, View(workers, seats))
 
     assert reason.cause == cause
-    assert reason.text.startswith("trial 0001 has waited for ")
+    assert reason.text.startswith("trial 0001 has been waiting for ")
     assert reason.text.endswith(text)
 
 
 @pytest.mark.parametrize(
-    ("asked", "workers", "cause", "texts", "way_out"),
+    ("asked", "workers", "cause", "ways_out"),
     [
+        (Resources(), [worker("w1", slots=2, version=OTHER)], "no match", ["", "upgrade the older one: docs/how-to/upgrade.md"]),
         (
-            Resources(), [worker("w1", slots=2, version=OTHER)], "no worker",
-            [f"connected: w1 (2 × 1 CPU, mqtune {OTHER})", f"2 slots of mqtune {OTHER} would fit, and {OTHER} does not meet {__version__}"],
-            "upgrade the older one: docs/how-to/upgrade.md",
+            Resources(), [worker("w1", busy={"t": 1}), worker("w2", slots=2, version=OTHER), worker("w3", experiments="team-*", version=OTHER)], "busy",
+            ["see who uses them: mqtune fleet", "upgrade the older one: docs/how-to/upgrade.md"],
         ),
-        (
-            Resources(), [worker("w1", busy={"t": 1}), worker("w2", slots=4, version=OTHER), worker("w3", experiments="team-*", version=OTHER)], "busy",
-            [f"the one slot that fits is busy; 4 slots of mqtune {OTHER} would fit, and {OTHER} does not meet"],
-            "see them all: mqtune fleet",
-        ),
-        (Resources(cpus=8), [worker("w1", version=OTHER)], "no worker", [], "start one that fits: mqtune worker --help"),
+        (Resources(cpus=8), [worker("w1", version=OTHER)], "no match", ["start one that does: mqtune worker --help"]),
+        (Resources(), [], "no worker", ["start one: mqtune worker"]),
     ],
 )  # fmt: skip
-def test_slots_of_another_version_that_would_fit_are_named(
-    asked: Resources, workers: list[WorkerInfo], cause: str, texts: list[str], way_out: str
+def test_slots_of_another_version_that_would_match_are_a_cause_of_their_own(
+    asked: Resources, workers: list[WorkerInfo], cause: str, ways_out: list[str]
 ) -> None:
-    reason = asked_why(asked, View(workers))
+    first, *others = asked_why(asked, View(workers))
 
-    assert (reason.cause, reason.way_out) == (cause, way_out)
-    assert [text for text in texts if text not in reason.text] == []
-    assert ("would fit" in reason.text) == bool(texts)
+    assert [first.cause, *(other.cause for other in others)] == [cause, *["version"] * (len(ways_out) - 1)]
+    assert [first.way_out, *(other.way_out for other in others)] == ways_out
+    would = f"2 slots of mqtune {OTHER} would match, but {OTHER} is incompatible with {__version__}"
+    assert [other.text for other in others] == [would] * len(others)
+
+
+def test_each_cause_is_listed_with_its_own_way_out() -> None:
+    out = impairment("9 GB of its memory are taken by others")
+    full = {"used_memory": 90, "maxmemory": 100}
+    view = View([worker("w1", slots=1, busy={"t": 1}, impairments=(out,))], info=full)
+
+    reasons = asked_why(Resources(), view)
+
+    assert [reason.cause for reason in reasons] == ["busy", "impaired", "redis nearly full"]
+    assert [reason.way_out for reason in reasons] == [CAUSES[reason.cause].way_out for reason in reasons]
+    assert "the only matching slot is busy" in reasons[0].text
+
+
+@pytest.mark.parametrize(("used", "causes"), [(120, ["redis full", "starting"]), (10, ["starting"])])
+def test_a_full_server_is_the_first_cause(used: int, causes: list[str]) -> None:
+    view = View([worker("w1", slots=1)], info={"used_memory": used, "maxmemory": 100})
+
+    assert [reason.cause for reason in asked_why(Resources(), view)] == causes

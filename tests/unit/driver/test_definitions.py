@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -242,7 +243,7 @@ def test_an_experiment_whose_store_has_moved_continues_with_the_store_where_it_i
     moved = "file:///new/x/checkpoints#mqtune-store=8b65"
 
     assert at(moved).definition(began)["store"] == moved
-    with pytest.raises(NameTaken, match="store was"):
+    with pytest.raises(NameTaken, match="store: "):
         at("file:///new/x/checkpoints#mqtune-store=77aa").definition(began)
 
 
@@ -260,7 +261,7 @@ def test_a_function_by_which_trials_ask_for_resources_is_given_again(kept: dict[
     assert again.definition(kept["x"])["resources"] == {"by_config": "by_width"}
     assert encode_value(again.definition(kept["x"])) == kept["x"]
     other = tuned(resources=mqtune.Resources(gpus=1))
-    with pytest.raises(NameTaken, match=r"resources was \{'by_config': 'by_width'\} and is "):
+    with pytest.raises(NameTaken, match=r"resources: \{'by_config': 'by_width'\} → "):
         other.definition(kept["x"])
 
 
@@ -330,13 +331,30 @@ def test_the_connection_of_attach_ends_if_an_argument_is_refused(
 def test_another_trainable_or_scheduler_is_refused(kept: dict[str, bytes]) -> None:
     kept["x"] = encode_value(tuned(scheduler=mqtune.ASHA(9), seed=2).definition(None))
 
-    with pytest.raises(NameTaken, match=r"\n  scheduler.max_t was 9 and is 27\n"):
+    with pytest.raises(NameTaken, match=r"\n  scheduler.max_t: 9 → 27\n"):
         attach(scheduler=mqtune.ASHA(27))[0].definition(kept["x"])
     with pytest.raises(NameTaken) as caught:
         tuned(scheduler=mqtune.ASHA(9), seed=3).definition(kept["x"])
-    assert [line.strip() for line in str(caught.value).splitlines()][1:-1] == ["seed was 2 and is 3"]
-    with pytest.raises(NameTaken, match=r"trainable.name was"):
+    assert [line.strip() for line in str(caught.value).splitlines()][1:-1] == ["seed: 2 → 3"]
+    with pytest.raises(NameTaken, match=r"trainable.name: "):
         attach(trainable=other_trainable)[0].definition(kept["x"])
+
+
+def test_the_important_differences_come_first_few_are_named_and_no_drawn_seed(kept: dict[str, bytes]) -> None:
+    kept["x"] = encode_value(tuned(scheduler=mqtune.ASHA(9)).definition(None))
+
+    def lines(**options: Any) -> list[str]:
+        with pytest.raises(NameTaken) as caught:
+            tuned(**options).definition(kept["x"])
+        return [line.strip() for line in str(caught.value).splitlines()][1:-1]
+
+    assert lines(scheduler=mqtune.FIFO()) == ["scheduler: 'asha' → 'fifo'"]
+    other = mqtune.ASHA(27, grace_period=3, reduction_factor=4, brackets=2)
+    resources = mqtune.Resources(cpus=3)
+    first, *others, more = lines(scheduler=other, resources=resources, mode="max", metric="accuracy", seed=3)
+    assert (first, len(others)) == ("metric: 'loss' → 'accuracy'", 4)
+    assert re.fullmatch(r"… and \d more", more)
+    assert not [line for line in lines(searcher=MySearcher(Space(SPACE), 9)) if "seed" in line]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +382,7 @@ def test_a_space_with_a_constraint_is_given_again(kept: dict[str, bytes]) -> Non
     kept["x"] = encode_value(tuned(space=space, seed=2).definition(None))
 
     assert attach(space=space)[0].definition(kept["x"])["space"] == space.describe()
-    with pytest.raises(NameTaken, match=r"space./constraint was {'function': 'small'} and is not there"):
+    with pytest.raises(NameTaken, match=r"space./constraint: {'function': 'small'} → \(unset\)"):
         tuned(space=SPACE, seed=2).definition(kept["x"])
 
 

@@ -16,6 +16,7 @@ import mqtune
 from mqtune import Results
 from mqtune.core.errors import UserCodeFailed
 from mqtune.core.trial import Decision, Report, Trial
+from mqtune.driver import Interrupts
 
 
 def curve(config: dict[str, Any]) -> list[dict[str, float]]:
@@ -98,8 +99,8 @@ def test_who_interrupts_a_run_that_overwrites_is_warned(capsys: pytest.CaptureFi
         tuned(backend=mqtune.Simulated(interrupted), run=run).run()
 
     said = "".join(capsys.readouterr())
-    assert "mqtune drive x goes on with it" in said
-    assert "the same script would delete it" in said
+    assert "To resume: mqtune drive x." in said
+    assert "The script would delete it" in said
 
 
 class Unreachable:
@@ -114,8 +115,21 @@ def test_who_interrupts_early_is_not_told_of_a_folder(mqtune_home: Path, capsys:
     with pytest.raises(SystemExit):
         tuned(backend=Unreachable()).run()
 
-    said = "Interrupted before experiment x was opened: nothing of it has changed; run the same script again."
+    said = "Interrupted before experiment x was opened, so nothing of it has changed. Run the script again."
     assert said in capsys.readouterr().err
+
+
+def test_the_line_of_a_signal_waits_for_a_frame_that_is_drawn(capfd: pytest.CaptureFixture[str]) -> None:
+    interrupts = Interrupts()
+
+    with interrupts.handled():
+        with interrupts.deferred():
+            signal.raise_signal(signal.SIGINT)
+            during = capfd.readouterr().err
+        after = capfd.readouterr().err
+
+    assert (during, after.strip()) == ("", "Stopping: running trials are requeued. Ctrl-C again ends immediately.")
+    assert interrupts.count == 1
 
 
 #: A searcher, say, that is in the middle of C code, where no Python handler can run.

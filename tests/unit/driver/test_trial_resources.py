@@ -72,7 +72,7 @@ def test_by_their_configs_all_trials_ask_for_the_same_number_of_seats() -> None:
     with pytest.raises(ConfigurationError, match=r"seats_by_width asks for \d seats? for .*, and for \d before"):
         ResourcesByConfig(seats_by_width, space)
     asks = ResourcesByConfig(same_seats, space)
-    assert asks.most == Resources(cpus=2, machines=2)
+    assert asks.most_needed() == Resources(cpus=2, machines=2)
     with pytest.raises(ConfigurationError, match=r"same_seats asks for 1 seat for .*, and for 2 before"):
         asks({"width": 3})
 
@@ -165,7 +165,7 @@ def test_without_a_space_nothing_is_known_of_the_configs() -> None:
 
 def test_slots_of_this_machine_can_not_have_different_numbers_of_gpus() -> None:
     with pytest.raises(InsufficientResources, match=r"by by_width trials ask for .* all have the same number of GPUs"):
-        _ = ResourcesByConfig(by_width, Space({"width": mqtune.choice([256, 1024])})).most
+        _ = ResourcesByConfig(by_width, Space({"width": mqtune.choice([256, 1024])})).most_needed()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from test_layers import NOT_IN_TRIALS, ROOT, imports_of, part_of
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import AttemptEnd
-from mqtune.integrations import Reports
+from mqtune.integrations import CallbackReports
 
 PAGE: Final = (ROOT.parent / "docs" / "adapters.md").read_text()
 #: The module of mqtune for each library, and the heading of its section.
@@ -93,15 +93,15 @@ def iterations(attempt: AttemptHere) -> list[int]:
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, after: int, tell: Callable[[], None]) -> None:
     """Have the trial told something in the middle of its training, behind so many reports."""
-    made, make = [0], Reports.make
+    made, make = [0], CallbackReports.make
 
-    def told(self: Reports, *arguments: Any) -> None:
+    def told(self: CallbackReports, *arguments: Any) -> None:
         if made[0] == after:
             tell()
         made[0] += 1
         make(self, *arguments)
 
-    monkeypatch.setattr(Reports, "make", told)
+    monkeypatch.setattr(CallbackReports, "make", told)
 
 
 def seeded(train: Train) -> Train:
@@ -315,5 +315,5 @@ def test_an_adapter_is_light(tmp_path: Path, name: str) -> None:
     assert {part_of(module.partition(".")[2]) for module in homes if module.startswith("mqtune.")} <= LIGHT
     assert {module.split(".")[0] for module in imports} & set(NOT_IN_TRIALS) == set()
     assert {module for module in imports if module.startswith("mqtune.integrations.")} <= {
-        f"mqtune.integrations.in_trials.{what}" for what in ("Metrics", "Reports", "fetched_checkpoint")
+        f"mqtune.integrations.in_trials.{what}" for what in ("Metrics", "CallbackReports", "fetched_checkpoint")
     }

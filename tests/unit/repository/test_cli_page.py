@@ -12,13 +12,13 @@ from typing import Final
 
 import pytest
 from book import Book
+from cli_page import PAGE, find_command, with_tables
 from click.testing import CliRunner
 from pages import ROOT
 
-from mqtune.cli import SECTIONS, Outcome, Reason, group
+from mqtune.cli import CAUSES, SECTIONS, Outcome, Reason, group
 from mqtune.core.events import WorkerInfo
 
-PAGE: Final = ROOT / "docs" / "cli.md"
 EXAMPLES: Final = [
     example
     for page in (PAGE, ROOT / "docs" / "clean-up.md")
@@ -26,8 +26,10 @@ EXAMPLES: Final = [
 ]
 #: Verbs that need no server, as what they read is on this machine.
 OFFLINE: Final = {"list", "show", "export"}
-#: Options that need a server, or code that a driver has brought.
-ON_A_SERVER: Final = {"study.optuna", "mqtune", "--code"}
+#: Options that need a server.
+ON_A_SERVER: Final = {"study.optuna", "mqtune"}
+#: Verbs of the fleet that need no server.
+SERVERLESS: Final = {"acl"}
 
 
 @pytest.fixture
@@ -53,16 +55,25 @@ def fields_of(title: str) -> set[str]:
 def test_an_example_runs(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MQTUNE_BROKER", "")
-    verb, *arguments = shlex.split(example)
-    command = group.get_command(group.make_context("mqtune", [], resilient_parsing=True), verb)
+    verb, *words = shlex.split(example)
+    command, arguments = find_command([verb, *words])
+    is_of_fleet = any(f" {verb}".endswith(f" {each.split()[0]}") for each in SECTIONS["Fleet"])
+    broker = ["--broker", "redis://h"] if is_of_fleet and command.name not in SERVERLESS else []
 
-    assert command is not None
-    broker = ["--broker", "redis://h"] if verb in SECTIONS["Fleet"].keys() - {"acl"} else []
     command.make_context(verb, [*arguments, *broker])
     if verb in OFFLINE and not ON_A_SERVER & {*arguments}:
         done = CliRunner().invoke(group, [verb, *arguments])
         assert (done.exit_code, done.stderr) == (0, "")
         assert done.stdout or [*tmp_path.iterdir()]
+
+
+def test_the_tables_are_the_codes() -> None:
+    """`python tests/cli_page.py` writes them."""
+    page = PAGE.read_text()
+
+    assert page == with_tables(page)
+    names = [*CAUSES, *(verb for verbs in SECTIONS.values() for verb in verbs)]
+    assert [name for name in names if f"|`{name}" not in page] == []
 
 
 @pytest.mark.usefixtures("_digits")
@@ -81,5 +92,5 @@ def test_the_schema_is_the_one_that_is_printed() -> None:
     assert isinstance(table, list)
     assert set(table[0]) == fields_of("A **trial")
     assert {each.name for each in fields(WorkerInfo)} == fields_of("A **worker")
-    assert {"experiment", "trial", *inspect.signature(Reason).parameters} == fields_of("A **reason")
+    assert {*inspect.signature(Reason).parameters} == fields_of("A **reason")
     assert {*inspect.signature(Outcome).parameters} == fields_of("An **outcome")

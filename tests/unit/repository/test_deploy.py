@@ -91,7 +91,7 @@ def test_keda_counts_all_lists_of_the_queue_and_what_runs(monkeypatch: pytest.Mo
     modifiers = spec["advanced"]["scalingModifiers"]
     assert modifiers["formula"] == " + ".join([*listed, str(len(plan.devices))])
     assert modifiers["target"] == str(len(plan.devices))
-    assert "mqtune quota '*' " in (DEPLOY / "kubernetes" / "keda.yaml").read_text()
+    assert "mqtune fleet quota '*' " in (DEPLOY / "kubernetes" / "keda.yaml").read_text()
     limits = worker_container()["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == str(len(plan.devices))
 

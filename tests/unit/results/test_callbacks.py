@@ -127,7 +127,7 @@ def test_a_callback_is_told_each_event_once_and_in_order(kind: type[Recorder]) -
     dispatcher.close()
 
     assert recorder.told == events
-    assert dispatcher.problems == ()
+    assert dispatcher.describe_problems() == ()
     assert {event[0] for event in events} == {*METHODS}
 
 
@@ -169,7 +169,7 @@ def test_an_error_in_a_callback_ends_nothing(kind: type[Broken], caplog: pytest.
 
     assert len(recorder.told) == 4
     error = f"{type(kind.error).__name__}: {kind.error}"
-    assert dispatcher.problems == 2 * (
+    assert dispatcher.describe_problems() == 2 * (
         f"{kind.__name__} failed 4 times, first in on_report on report 1 of trial 0001: {error}",
     )
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -196,7 +196,7 @@ def test_reports_beyond_what_may_wait_are_left_out(slow: Slow, caplog: pytest.Lo
     methods = [event[0] for event in slow.told]
     assert methods.count("on_report") == 1 + 5
     assert methods.count("on_trial_end") == 30
-    assert dispatcher.problems == (
+    assert dispatcher.describe_problems() == (
         "Slow could not keep up: 1 on_checkpoint and 25 on_report events were dropped; the journal has them",
     )
     assert sum("reports are dropped until" in record.getMessage() for record in caplog.records) == 1
@@ -213,7 +213,7 @@ def test_a_callback_that_hangs_does_not_keep_the_run_from_ending(slow: Slow, cap
     dispatcher.close(timeout_s=0.01)
 
     problem = "Slow was still busy with on_report when the run ended; 2 events were not delivered"
-    assert dispatcher.problems == (problem,)
+    assert dispatcher.describe_problems() == (problem,)
     assert caplog.records[-1].getMessage() == f"callbacks: {problem}"
     (thread,) = {*threading.enumerate()} - before
     assert thread.daemon
@@ -222,7 +222,7 @@ def test_a_callback_that_hangs_does_not_keep_the_run_from_ending(slow: Slow, cap
     assert not thread.is_alive()
     assert [event[0] for event in slow.told] == ["on_report"]
     assert next_one.told == []
-    assert dispatcher.problems == (problem,)
+    assert dispatcher.describe_problems() == (problem,)
 
 
 def test_nothing_is_told_after_the_end_and_a_second_end_does_nothing() -> None:

@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,6 +120,34 @@ def test_the_table_shows_counts_the_best_trial_and_each_trial_those_that_run_fir
     assert "w1@host" in shown
     table = shown[shown.index("iteration") :]
     assert sorted(("0001", "0002", "0003", "0004"), key=table.index) == ["0002", "0003", "0004", "0001"]
+
+
+@pytest.mark.parametrize(
+    ("total", "words"),
+    [
+        (12, "less than a minute left"),
+        (41, "about 5 min left"),
+        (1_000, "about 3 h left"),
+        (20_000, "about 2 days left"),
+    ],
+)
+def test_the_remaining_time_is_estimated_after_ten_trials_and_without_seconds(tmp_path: Path, total: int, words: str):
+    watched = Watched(tmp_path / "mine", total=lambda: total)
+    # A trial that ended before this driver began says nothing about its pace.
+    watched.book.run("0001", 0.5)
+    watched.tell()
+    watched.progress.on_start(watched.experiment)
+    for number in range(2, 11):
+        watched.book.run(f"{number:04d}", 0.5)
+    before = watched.step(after_s=90.0)
+    watched.book.run("0011", 0.5)
+
+    shown = watched.step(after_s=10.0)
+
+    assert "━" in before
+    assert " left" not in before
+    assert words in shown
+    assert " left" not in watched.end()
 
 
 @pytest.mark.parametrize("width", [1, 10, 59, 60, 300])
@@ -253,10 +282,10 @@ def test_what_ctrl_c_says_stands_above_one_table(tmp_path: Path, columns: int, h
         watched.book.stage(trial, {"optimizer": "x" * 100})
         watched.step()
 
-    message = "\nStopping: running trials are requeued. Ctrl-C again ends at once.\n"
+    message = "\nStopping: running trials are requeued. Ctrl-C again ends immediately.\n"
     # A terminal may show the key before or after the message.
     watched.file.write(f"{message}^C" if said_first else f"^C{message}")
-    said.append("Stopping: running trials are requeued. Ctrl-C again ends at once.")
+    said.append("Stopping: running trials are requeued. Ctrl-C again ends immediately.")
     watched.book.end("0001", AttemptEnd.HANDED_BACK)
     watched.step()
     watched.book.run("0004", 0.5)
@@ -269,7 +298,36 @@ def test_what_ctrl_c_says_stands_above_one_table(tmp_path: Path, columns: int, h
     assert shown[:4] == ["$ python tune.py"] * 4
     assert len(heads) == 1, shown
     assert place_said == 4
-    assert heads[0] == place_said + math.ceil(66 / columns)
+    assert heads[0] == place_said + math.ceil(len(said[0]) / columns)
+
+
+def test_a_line_that_comes_while_a_frame_is_drawn_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    pending: list[str] = []
+
+    @contextlib.contextmanager
+    def undisturbed() -> Iterator[None]:
+        yield
+        for line in pending:
+            watched.file.write(f"^C\n{line}\n")
+            said.append(line)
+        pending.clear()
+
+    options = {"said": lambda: "".join(said), "undisturbed": undisturbed}
+    watched = Watched(tmp_path / "mine", width=80, **options)
+    watched.progress.on_start(watched.experiment)
+    watched.book.stage("0001")
+    watched.step()
+    # As a signal's handler does in the middle of drawing.
+    monkeypatch.setattr("mqtune.results.display.best_text", lambda _: pending.append("Stopping: …") or "")
+    watched.step()
+    monkeypatch.undo()
+    watched.step()
+    watched.end()
+
+    shown = [line for line in screen_of(watched.file.getvalue(), columns=80, lines=30) if line]
+    assert shown[0] == "Stopping: …"
+    assert [line.startswith("mine · ") for line in shown].count(True) == 1
 
 
 def test_a_stuck_reader_does_not_stop_the_driver_and_sees_the_end_once_it_reads(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_what_is_in_a_folder_alone_is_labelled_there(mqtune_home: Path, tmp_path
         both = dict.fromkeys(("0001", best))
         told = said("label", name, "1", "best", "--tag", "odd", "--tag", "late", "--note", "diverges")
         assert told.splitlines() == [f"trial {id_} has new labels" for id_ in both]
-        said("label", name, "1", "--untag", "odd", "--note", "", "--replace")
+        said("label", name, "1", "--untag", "odd", "--notes", "")
         said("label", name, "--note", "for section 3")
 
         results = Results.load(name)

@@ -77,5 +77,5 @@ def test_a_notebook_tunes_shows_and_can_be_interrupted(tmp_path: Path):
     assert {"image/png", "application/vnd.plotly.v1+json"} <= {*outputs(3)[0].data}
     assert outputs(5)[0].text == "interrupted\n"
     assert [output.text for output in outputs(7) if output.get("name") == "stdout"] == ["[3, 3]\n"]
-    assert "model, an object, no plain value" in outputs(8)[0].evalue
+    assert "model, an object, which is not a plain value" in outputs(8)[0].evalue
     assert "%%writefile" in outputs(8)[0].evalue

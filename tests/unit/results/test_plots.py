@@ -19,7 +19,7 @@ from mqtune import Results
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.core.version import install_command
-from mqtune.results import KINDS, MOST_POINTS, Run, slots
+from mqtune.results import KINDS, MOST_POINTS, TimelineBar, slots
 from mqtune.results.plots import by_plotly
 
 NAN, INF = math.nan, math.inf
@@ -104,8 +104,8 @@ def test_no_picture_has_a_button_that_sends_it_to_somebody(experiments: dict[str
 
 
 def test_an_attempt_has_the_first_slot_of_its_worker_that_is_free():
-    def run(begin: float, end: float, worker: str = "w1") -> Run:
-        return Run(TrialId("0001"), Attempt(1, begin, worker=worker), begin, end)
+    def run(begin: float, end: float, worker: str = "w1") -> TimelineBar:
+        return TimelineBar(TrialId("0001"), Attempt(1, begin, worker=worker), begin, end)
 
     # The fourth begins while the end of the first is being written.
     found = slots([run(0, 10.01), run(0, 20), run(5, 30, "w2"), run(10, 30), run(15, 16), run(20, 21)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from book import Book
+from book import ASHA, Book
 from notebook_view import shown
 
 import mqtune
@@ -57,6 +57,21 @@ def test_an_array_has_a_value_for_each_trial_or_for_each_of_its_reports(book: Bo
     assert results.array("nothing").dtype == np.float64
     with pytest.raises(KeyError):
         results.array("loss", "0009")
+
+
+@pytest.mark.parametrize(("time_attr", "unit"), [("training_iteration", "iterations"), ("epoch", "epochs")])
+def test_a_budget_prints_what_it_counts(tmp_path: Path, time_attr: str, unit: str):
+    book = Book(tmp_path / "saving", scheduler={**ASHA, "max_t": 1_000, "time_attr": time_attr})
+    book.run("0001", 3.0)
+    book.stage("0002")
+    book.report("0002", {"loss": 5.0, "epoch": 1})
+    book.decide("0002")
+    book.end("0002", AttemptEnd.STOPPED)
+
+    results = results_of(book)
+
+    assert str(results.budget) == f"2 of 1,001 {unit}"
+    assert results.summary()["budget"] == {"used": 2, "saved": 999}
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1.0), ("max", -1.0)])

@@ -132,12 +132,12 @@ partial = functools.partial(base, queue=queue.SimpleQueue(), more=[open])
         return str(error.value)
 
     assert (
-        "self.parts['lock'], a lock, no plain value; self.slotted, a Slotted, whose class has __slots__: x; "
+        "self.parts['lock'], a lock, which is not a plain value; self.slotted, a Slotted, whose class has __slots__: x; "
         "self.own, a Stateful, whose class has its own way to be copied; self.loop[0], a list that refers to itself. "
         "Load it inside the function, or put it into a file"
     ) in said(main.method)
     assert "train, a function that uses later, a variable without a value" in said(main.empty)
-    assert "queue, a SimpleQueue, no plain value" in said(main.partial)
+    assert "queue, a SimpleQueue, which is not a plain value" in said(main.partial)
     assert "more" not in said(main.partial)
 
 

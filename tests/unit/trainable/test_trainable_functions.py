@@ -115,7 +115,7 @@ def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere)
         try:
             yield 1
             attempt.write(b"S")
-            assert not attempt.session.save_wanted, "this reads the order to stop"
+            assert not attempt.session.is_save_wanted(), "this reads the order to stop"
             yield 2
             seen.append("went on")
         except Exception:

@@ -13,7 +13,7 @@ from waiting import DEADLINE_S
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal import Assignment
-from mqtune.worker import Rows, RunResult
+from mqtune.worker import FlowerRows, RunResult
 
 
 class Dispatcher:
@@ -59,7 +59,7 @@ def test_each_end_has_its_state_and_its_time_unless_celery_tells_that(
 ) -> None:
     run, clock = a_run(is_abandoned=is_abandoned), SimpleNamespace(time=time.time, monotonic=time.monotonic)
     dispatcher = Dispatcher("worker", "task")
-    rows = Rows(lambda: dispatcher, clock)
+    rows = FlowerRows(lambda: dispatcher, clock)
     rows.begin(run)
     # A clock that is set back makes no time negative.
     clock.time = lambda: time.time() - 3600.0
@@ -74,5 +74,5 @@ def test_each_end_has_its_state_and_its_time_unless_celery_tells_that(
 def test_no_error_of_what_people_watch_disturbs_a_trial() -> None:
     unheard, broken = Dispatcher("worker"), Mock(groups=set(), **{"send.side_effect": OSError("gone")})
     for dispatcher in (None, unheard, broken):
-        Rows(lambda dispatcher=dispatcher: dispatcher).running(a_run())
+        FlowerRows(lambda dispatcher=dispatcher: dispatcher).running(a_run())
     assert (unheard.sent, broken.send.called) == ({}, True)

@@ -1,0 +1,107 @@
+"""The causes that ``mqtune why`` knows, each with its way out; docs/cli.md lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mqtune.core.submission import DRIVER
+from mqtune.core.version import UPGRADE
+from mqtune.journal.room import MAKE_ROOM, way_to_grow
+from mqtune.trainable.bundle import KEY_VARIABLE
+
+
+class Cause(NamedTuple):
+    """A cause of waiting, and its way out.
+
+    Attributes:
+        meaning: the cause, for the docs.
+        way_out: a hint for a person, with NAME and TRIAL in braces; empty if nothing helps.
+    """
+
+    meaning: str
+    way_out: str = ""
+
+
+_CONTINUE: Final = "continue it: mqtune drive {NAME}, or run its script again"
+#: The causes by the word that ``--json`` prints, roughly from the start of an experiment to its end.
+CAUSES: Final[Mapping[str, Cause]] = {
+    "no driver slot": Cause(
+        "No worker has a driver slot for the submitted script.", "start one: mqtune worker --drivers 4"
+    ),
+    "refused": Cause(
+        "No worker accepts the signature of the submitted script.",
+        f"end it: mqtune end {{NAME}}; then submit it with the {KEY_VARIABLE} of a worker with driver slots",
+    ),
+    "script": Cause(
+        "The submitted script has failed, or has not begun its experiment.",
+        f"see its output: mqtune logs {{NAME}} {DRIVER}",
+    ),
+    "no driver": Cause("The experiment has no driver, so nothing new starts.", _CONTINUE),
+    "no worker": Cause("No worker is connected.", "start one: mqtune worker"),
+    "no match": Cause(
+        "No connected worker offers the resources, tags or experiments.",
+        "start one that does: mqtune worker --help",
+    ),
+    "version": Cause("Matching workers have an incompatible version of mqtune.", UPGRADE),
+    "impaired": Cause(
+        "A matching worker or device takes no trials at the moment.",
+        "see docs/workers.md#what-keeps-a-worker-from-its-work",
+    ),
+    "busy": Cause("All matching slots, or their GPU memory, are in use.", "see who uses them: mqtune fleet"),
+    "share": Cause("The experiment has used up its share of the slots.", "get more slots: {MORE}"),
+    "quota": Cause("A quota of the operator is used up.", "see the quotas, or set one: mqtune fleet quota"),
+    "account": Cause("This account may not read the quotas.", "create the account again: mqtune fleet acl"),
+    "limit": Cause(
+        "The experiment runs as many trials as max_concurrent allows.", "raise it: mqtune set {NAME} max_concurrent=N"
+    ),
+    "driver": Cause("The driver waits for the searcher, the scheduler, or a trial to end."),
+    "seats": Cause("Workers have reserved only some slots of a trial over several machines."),
+    "starting": Cause("A slot is free or reserved, and the trial is about to start."),
+    "running": Cause("It is running."),
+    "outside": Cause(
+        "Somebody is evaluating the trial outside.",
+        "report its result: mqtune tell {NAME} {TRIAL} METRIC=VALUE; or give it up: mqtune stop {NAME} {TRIAL}",
+    ),
+    "ending": Cause("The trial was told to end, and is about to."),
+    "worker gone": Cause("The worker of the trial is not connected. The driver requeues it within seconds."),
+    "retry": Cause("The trial was requeued, and starts when a slot is free or its delay has passed."),
+    "paused": Cause("The scheduler, a rule or the driver has paused the trial, and will resume it."),
+    "paused by hand": Cause("A person has paused the trial.", "resume it: mqtune resume {NAME} {TRIAL}"),
+    "journal full": Cause(
+        "The journal has reached its limit, journal_mb.",
+        way_to_grow("{NAME}"),
+    ),
+    "redis full": Cause("Redis has no memory left.", MAKE_ROOM),
+    "redis nearly full": Cause("Redis has less than a fifth of its memory left.", MAKE_ROOM),
+    "redis takes no writes": Cause(
+        "Redis can't write its file, and so refuses writes.", "free space on its disk; its log has the error"
+    ),
+    "interrupted": Cause("The experiment's last driver ended before all trials did.", _CONTINUE),
+    "ended": Cause("It has ended."),
+}
+
+
+class Reason(NamedTuple):
+    """Why something waits: a cause for programs, a sentence, a start time, and a way out."""
+
+    cause: str
+    text: str
+    since: float | None = None
+    way_out: str = ""
+
+    @classmethod
+    def of(
+        cls, cause: str, text: str, since: float | None = None, *, name: str, trial: str = "", more: str = ""
+    ) -> Reason:
+        """Return a reason with the way out of its cause.
+
+        Args:
+            cause: one of ``CAUSES``.
+            text: a sentence.
+            since: its start, in seconds since the epoch.
+            name: the experiment.
+            trial: the trial, if the way out names one.
+            more: how to have a larger share.
+        """
+        return cls(cause, text, since, CAUSES[cause].way_out.format(NAME=name, TRIAL=trial, MORE=more))
