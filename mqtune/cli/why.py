@@ -347,7 +347,7 @@ class Inquiry:
         return self._reason("journal full", f"{text}; {self._waits}", since)
 
     def _of_driver(self, cause: str, text: str) -> Reason:
-        """Return the driver's reason, with the command for a larger share if the way out of its cause names it."""
+        """Return the driver's reason, with its way out and the users of its quota."""
         asks_for_more = "{MORE}" in CAUSES[cause].way_out
         more = way_to_more(self._place.name, self._demands(), self._workers) if asks_for_more else ""
         return self._reason(cause, f"{text}{self._users_of_quota()}", more=more)

@@ -12,7 +12,6 @@ from fleets import impairment, worker
 
 from mqtune.cli import CAUSES, Inquiry, Place, Reason, runs_of
 from mqtune.client import ExperimentState
-from mqtune.core.cause import Cause
 from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources, queue_name
@@ -129,8 +128,9 @@ def test_each_cause_is_listed_with_its_own_way_out() -> None:
 
 
 def test_a_cause_of_a_service_is_found_by_the_reason_of_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_service = Cause("It is Sunday.", "wait for Monday, or end it: mqtune end {NAME}", begins="no trial on Sundays")
-    monkeypatch.setitem(cast("dict[str, Cause]", CAUSES), "sunday", of_service)
+    own = {"meaning": "It is Sunday.", "way_out": "wait for Monday, or end it: mqtune end {NAME}"}
+    of_service = CAUSES["ended"]._replace(**own, begins="no trial on Sundays")
+    monkeypatch.setitem(cast("dict[str, object]", CAUSES), "sunday", of_service)
     view = View([worker("w1", slots=1)], waits="no trial on Sundays: 7 h are left")
     place, definition = Place("x", None, "redis://h"), {"resources": Resources().encode()}
     inquiry = Inquiry(place, experiment_of(0), definition, runs=lambda _: [], view=lambda *_: view)  # type: ignore[arg-type, return-value]
