@@ -255,7 +255,7 @@ class AttemptHere(Worker):
         self.session.message["config"] = config or {}
         handlers = {number: signal.getsignal(number) for number in (STOP_SIGNAL, signal.SIGTERM)}
         outer, reporting.current = reporting.current, self.session
-        signal.signal(STOP_SIGNAL, self.session.tell)
+        signal.signal(STOP_SIGNAL, self.session.on_stop_signal)
         try:
             return called(trainable, self.session)
         finally:

@@ -60,9 +60,9 @@ def _rows(section: str) -> Iterator[list[str]]:
         ]
         yield [f"`{' '.join([verb, *arguments])}`".replace("|", "\\|"), text]
     if section == "Causes":
-        for cause, (meaning, way_out) in CAUSES.items():
-            written = way_out.format(**_NAMES)
-            yield [f"`{cause}`", meaning, _COMMAND.sub(lambda found: f"`{found[0].rstrip()}`", written)]
+        for name, cause in CAUSES.items():
+            written = cause.way_out.format(**_NAMES)
+            yield [f"`{name}`", cause.meaning, _COMMAND.sub(lambda found: f"`{found[0].rstrip()}`", written)]
 
 
 if __name__ == "__main__":

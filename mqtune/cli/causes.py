@@ -1,42 +1,21 @@
-"""The causes that ``mqtune why`` knows, each with its way out; docs/cli.md lists them."""
+"""The causes that ``mqtune why`` knows, each with its way out; docs/cli.md lists them.
+
+The kernel's causes are here. Each service lists its own (``mqtune/services/causes.py``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from mqtune.core.submission import DRIVER
+from mqtune.core.cause import Cause
 from mqtune.core.version import UPGRADE
 from mqtune.journal.room import MAKE_ROOM, way_to_grow
-from mqtune.trainable.bundle import KEY_VARIABLE
-
-
-class Cause(NamedTuple):
-    """A cause of waiting, and its way out.
-
-    Attributes:
-        meaning: the cause, for the docs.
-        way_out: a hint for a person, with NAME and TRIAL in braces; empty if nothing helps.
-    """
-
-    meaning: str
-    way_out: str = ""
-
+from mqtune.services.causes import causes_of_services
 
 _CONTINUE: Final = "continue it: mqtune drive {NAME}, or run its script again"
-#: The causes by the word that ``--json`` prints, roughly from the start of an experiment to its end.
-CAUSES: Final[Mapping[str, Cause]] = {
-    "no driver slot": Cause(
-        "No worker has a driver slot for the submitted script.", "start one: mqtune worker --drivers 4"
-    ),
-    "refused": Cause(
-        "No worker accepts the signature of the submitted script.",
-        f"end it: mqtune end {{NAME}}; then submit it with the {KEY_VARIABLE} of a worker with driver slots",
-    ),
-    "script": Cause(
-        "The submitted script has failed, or has not begun its experiment.",
-        f"see its output: mqtune logs {{NAME}} {DRIVER}",
-    ),
+#: The kernel's causes, roughly from the start of an experiment to its end.
+_OF_KERNEL: Final[Mapping[str, Cause]] = {
     "no driver": Cause("The experiment has no driver, so nothing new starts.", _CONTINUE),
     "no worker": Cause("No worker is connected.", "start one: mqtune worker"),
     "no match": Cause(
@@ -49,14 +28,10 @@ CAUSES: Final[Mapping[str, Cause]] = {
         "see docs/workers.md#what-keeps-a-worker-from-its-work",
     ),
     "busy": Cause("All matching slots, or their GPU memory, are in use.", "see who uses them: mqtune fleet"),
-    "share": Cause("The experiment has used up its share of the slots.", "get more slots: {MORE}"),
-    "quota": Cause("A quota of the operator is used up.", "see the quotas, or set one: mqtune fleet quota"),
-    "account": Cause("This account may not read the quotas.", "create the account again: mqtune fleet acl"),
     "limit": Cause(
         "The experiment runs as many trials as max_concurrent allows.", "raise it: mqtune set {NAME} max_concurrent=N"
     ),
     "driver": Cause("The driver waits for the searcher, the scheduler, or a trial to end."),
-    "seats": Cause("Workers have reserved only some slots of a trial over several machines."),
     "starting": Cause("A slot is free or reserved, and the trial is about to start."),
     "running": Cause("It is running."),
     "outside": Cause(
@@ -80,6 +55,8 @@ CAUSES: Final[Mapping[str, Cause]] = {
     "interrupted": Cause("The experiment's last driver ended before all trials did.", _CONTINUE),
     "ended": Cause("It has ended."),
 }
+#: All causes, by the word that ``--json`` prints.
+CAUSES: Final[Mapping[str, Cause]] = {**_OF_KERNEL, **causes_of_services()}
 
 
 class Reason(NamedTuple):

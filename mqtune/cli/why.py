@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from mqtune.backends.placement import EqualWorkers, SlotRoom
-from mqtune.cli.causes import Reason
+from mqtune.cli.causes import CAUSES, Reason
 from mqtune.cli.fleet import (
     Run,
     demands_on,
@@ -40,7 +40,7 @@ from mqtune.journal.room import FULL, JOURNAL_FULL, Room
 from mqtune.results.experiments import duration, script_in_words
 from mqtune.services.gangs.seating import Seating
 from mqtune.services.gangs.waiting import HeldSeats
-from mqtune.services.shares.divider import QUOTA_USED, SHARE_USED, Table, quota_in
+from mqtune.services.shares.divider import Table, quota_in
 from mqtune.services.shares.overview import busy_slots
 
 if TYPE_CHECKING:
@@ -325,11 +325,9 @@ class Inquiry:
         no_other = f"{state}; no other starts" if running else state
         if waits.startswith(JOURNAL_FULL):
             return [self._journal_full(state)]
-        if waits.startswith(SHARE_USED):
-            more = way_to_more(self._place.name, self._demands(), self._workers)
-            return [self._reason("share", f"{no_other}: {waits}", more=more)]
-        if waits.startswith(QUOTA_USED):
-            return [self._reason("quota", f"{no_other}: {waits}{self._users_of_quota(waits)}")]
+        for name, cause in CAUSES.items():
+            if cause.begins and waits.startswith(cause.begins):
+                return [self._of_driver(name, f"{no_other}: {waits}")]
         if not running and self._first_queued is not None:
             return self._of_trial(self._first_queued)
         if (not running or self._counts[TrialStatus.QUEUED]) and (reasons := self._no_slot(self._asked)):
@@ -348,10 +346,19 @@ class Inquiry:
     def _journal_full(self, text: str, since: float | None = None) -> Reason:
         return self._reason("journal full", f"{text}; {self._waits}", since)
 
-    def _users_of_quota(self, waits: str) -> str:
-        """Return the experiments that have a quota's slots, as the rest of a sentence."""
+    def _of_driver(self, cause: str, text: str) -> Reason:
+        """Return the driver's reason, with its way out and the users of its quota."""
+        asks_for_more = "{MORE}" in CAUSES[cause].way_out
+        more = way_to_more(self._place.name, self._demands(), self._workers) if asks_for_more else ""
+        return self._reason(cause, f"{text}{self._users_of_quota()}", more=more)
+
+    def _users_of_quota(self) -> str:
+        """Return the experiments with slots of the driver's used quota, as the rest of a sentence."""
+        pattern = quota_in(self._waits)
+        if not pattern:
+            return ""
         names = experiments_of(self._url) if self._url is not None else ()
-        users = users_of_quota(quota_in(waits), self._demands(), names)
+        users = users_of_quota(pattern, self._demands(), names)
         return f"; {users} have its slots" if users else ""
 
     def _demands(self) -> Table | None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from mqtune.core.codec import Number
 
-#: The causes, for programs: occupied memory of a device; the operator's health check; attempts that fail immediately; a
-#: person; attempts that can't start; unwritable logs; a refused login of the driver slots' account; a shutdown of the
-#: worker. A later version may have more.
-Kind = Literal["memory", "health_check", "failures", "by_hand", "starts", "logs", "account", "leaving"]
-#: The kinds that stop no trials, with the worker's missing service.
-_WITHOUT: Final = {"logs": "keeps no output of trials", "account": "takes no submitted scripts"}
+#: The kinds that stop no trials, with the worker's missing function. They are here and not in services: a reader of the
+#: fleet's register knows only the kind.
+WITHOUT: Final[Mapping[str, str]] = {"logs": "keeps no output of trials", "account": "takes no submitted scripts"}
 #: The device of an impairment of the whole worker.
 WHOLE_WORKER: Final = ""
 
@@ -21,7 +19,7 @@ class Impairment(NamedTuple):
 
     Attributes:
         device: the device, or ``WHOLE_WORKER``.
-        kind: the cause, for programs.
+        kind: the cause, for programs. The kernel's are "by_hand", "starts", "logs" and "leaving"; services name theirs.
         text: the cause for people, to end the sentence "device 0 is quarantined, …".
         ends: the event that ends it, to end the sentence "until …".
         since: the time of its start, in seconds since the epoch by the server's clock.
@@ -38,11 +36,11 @@ class Impairment(NamedTuple):
     @property
     def stops_trials(self) -> bool:
         """Whether it keeps trials from starting. Missing logs or driver slots do not."""
-        return self.kind not in _WITHOUT
+        return self.kind not in WITHOUT
 
     @property
     def reason(self) -> str:
         """The impairment as a text for people, which stays the same while nothing changes."""
         if self.device:
             return f"device {self.device} is quarantined, {self.text}"
-        return f"the worker {_WITHOUT.get(self.kind, 'takes no trials')}, {self.text}"
+        return f"the worker {WITHOUT.get(self.kind, 'takes no trials')}, {self.text}"

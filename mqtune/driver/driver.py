@@ -272,13 +272,13 @@ class Driver(Loop):
         if self._draining:
             return outside
         if self.experiment.running or self.is_finished:
-            return self._timers.why_full or self._hooks.reason
+            return self._timers.why_full or self._hooks.reason()
         if outside and not self._slots.has_more:
             return outside
         if not self.backend.slots:
             return self.backend.why_no_slot()
         if self.experiment.live:
-            return self._timers.why_held_up() or self._hooks.reason
+            return self._timers.why_held_up() or self._hooks.reason()
         return "a request to resume what a request has paused" if self.requests.has_paused else self._slots.why_no_more
 
     def _waits(self) -> str:

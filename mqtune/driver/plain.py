@@ -1,4 +1,8 @@
-"""Fast path for reports without consequences: nearly all of a long journal."""
+"""The usual path of reports: it folds many entries in one call, and acts on each verdict.
+
+``Intake.judge`` takes reports one by one where a part has to see each of them: in lockstep, for ``next_report``, and
+while a callback has an ``on_report``.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,12 @@ class PlainReports:
     """Folds whole entries of reports, many in one call, and holds the driver's place.
 
     The driver's loop costs more for an entry than the report itself. Here an entry costs little more than its decoding.
+    Nearly all reports have no consequence. For a stopping report or a checkpoint, *act* is called before the next one.
 
     Args:
         experiment: folds each report.
         deciders: decide on each report that counts.
-        listeners: observers of each report. While there are any, no report is plain.
+        listeners: observers of each report. While there are any, no entry is folded here.
         look: called regularly, because a journal may be long.
         act: called before the next report if a report has a consequence, with its verdict if it counts.
     """

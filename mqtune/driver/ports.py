@@ -82,8 +82,6 @@ class DriverService:
 
     #: When ``tick`` is to be called next, by the clock's ``monotonic``; infinite for never.
     due: float = math.inf
-    #: Why nothing starts because of this service, for people; empty while it holds nothing up.
-    reason: str = ""
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
         """Handle an event that the fold has applied, and return actions.
@@ -96,10 +94,18 @@ class DriverService:
     def capacity(self) -> float:
         """Return how many attempts may be under way now; infinite for any number.
 
-        It is called each time before an attempt is staged, and must be quick. With as many, no other one is staged, and
-        ``reason`` says why. None that is under way ends because of it.
+        It is called each time before an attempt is queued, and must be quick. When as many are under way, no other one
+        is queued, and ``reason`` says why. Queued attempts start anyway, and running ones continue. To withdraw queued
+        attempts, ``tick`` returns ``Requeue`` actions.
         """
         return math.inf
+
+    def reason(self) -> str:
+        """Return why nothing starts because of this service, for people.
+
+        The result is empty while this service lets attempts be queued. It is called often, and must be quick.
+        """
+        return ""
 
     def tick(self) -> Iterable[DriverAction]:
         """Do the work that is due, set ``due`` to the next time, and return actions.
@@ -190,9 +196,8 @@ class DriverHooks:
             except Exception as error:  # noqa: BLE001 - as the class says
                 self._note(service, "tick", error)
 
-    @property
     def reason(self) -> str:
-        """Why nothing starts because of a service, for people."""
+        """Return why nothing starts because of a service, for people."""
         reasons = [*map(self._reason_of, self._services)]
         now = self._clock.monotonic()
         errors = [text for until, text in self._paused.values() if now < until]
@@ -200,7 +205,7 @@ class DriverHooks:
 
     def _reason_of(self, service: DriverService) -> str:
         try:
-            return service.reason
+            return service.reason()
         except Exception as error:  # noqa: BLE001 - as the class says
             self._note(service, "reason", error)
             return ""

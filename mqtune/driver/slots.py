@@ -188,7 +188,7 @@ class SlotFiller:
         is_over = self.max_trials is not None and self._suggested >= self.max_trials and not self._added
         if is_over and not self.exhausted:
             return f"all of max_trials={self.max_trials} have begun"
-        return self._hooks.reason or self.waits_for
+        return self._hooks.reason() or self.waits_for
 
     @property
     def why_none(self) -> str:

@@ -236,7 +236,7 @@ class Steps:
     def run(self) -> None:
         """Load the checkpoint, if the trial starts from one, and run all steps."""
         self._restore()
-        self.is_whole = not self._session.heard
+        self.is_whole = not self._session.known_order
         done = False
         while not done:
             self._handle_requests()
@@ -273,11 +273,11 @@ class Steps:
 
     def _handle_requests(self) -> None:
         """Save, pause or both, if that was requested meanwhile."""
-        told = self._session.acknowledge()
-        if told:
-            if told == "pause" and self._can_save and self._saved_at != self._trainable.training_iteration:
+        order = self._session.acknowledge()
+        if order:
+            if order == "pause" and self._can_save and self._saved_at != self._trainable.training_iteration:
                 self._save()
-            raise StopTrial(told)
+            raise StopTrial(order)
         if not self._session.is_save_wanted() or self._refused_request:
             return
         if self._can_save:
@@ -293,7 +293,7 @@ class Steps:
         self.is_whole = False
         metrics = trainable.step()
         # User code may have caught the StopTrial that was raised in it.
-        self.is_whole = not self._session.heard
+        self.is_whole = not self._session.known_order
         elapsed_s = time.monotonic() - began
         if not isinstance(metrics, dict):
             raise TypeError(f"{self._name}.step returned {metrics!r}; it must return a dict such as {{'loss': 0.1}}")
@@ -352,10 +352,10 @@ class Steps:
             folder.mkdir()
         else:
             folder = self._session.draft()
-        was_whole, heard, self.is_whole = self.is_whole, self._session.heard, False
+        was_whole, heard, self.is_whole = self.is_whole, self._session.known_order, False
         try:
             saved: object = self._trainable.save_checkpoint(folder)
-            self.is_whole = was_whole and self._session.heard == heard
+            self.is_whole = was_whole and self._session.known_order == heard
             if isinstance(saved, dict):
                 if any(folder.iterdir()):
                     raise TypeError(f"{self._name}.save_checkpoint returned a dict and wrote files; do one of the two")

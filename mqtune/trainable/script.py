@@ -331,7 +331,7 @@ class ScriptRun:
         self._signalled = True
         if self._may_raise and self._told is None:
             self._signalled = False
-            self._session.tell()
+            self._session.on_stop_signal()
 
     def _ending(self, code: int) -> TrainableEnd:
         if code == 0:

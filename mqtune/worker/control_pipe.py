@@ -8,7 +8,7 @@ import reprlib
 import threading
 from typing import Final
 
-from mqtune.trainable.process.protocol import ANSWER, CLEARED, MAX_ANSWER_CHARS, PAUSE, RECORD, SAVE, STOP, Told
+from mqtune.trainable.process.protocol import ANSWER, CLEARED, MAX_ANSWER_CHARS, PAUSE, RECORD, SAVE, STOP, StopOrder
 
 #: Maximum digits of a 64-bit number.
 _COUNT_DIGITS: Final = 20
@@ -29,10 +29,10 @@ class ControlPipe:
         self._sent = {SAVE: 0, CLEARED: 0}
         self._closed = False
 
-    def tell(self, told: Told) -> None:
+    def tell(self, order: StopOrder) -> None:
         """Order the trial to end. It reads the pipe when it gets the stop signal."""
         with self._lock:
-            self._put(STOP if told == "stop" else PAUSE, 0)
+            self._put(STOP if order == "stop" else PAUSE, 0)
 
     def request_save(self, number: int) -> None:
         """Request a checkpoint. Do nothing if this or a later request was sent."""

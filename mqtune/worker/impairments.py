@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from mqtune.core.impairment import WHOLE_WORKER, Impairment, Kind
+from mqtune.core.impairment import WHOLE_WORKER, WITHOUT, Impairment
 from mqtune.worker.threads import Step
 
 logger = logging.getLogger(__name__)
 
-#: Causes that close no slot. A back-off limits the number of attempts, and trials run without logs and driver slots.
-_CLOSE_NONE: Final = frozenset({"starts", "logs", "account"})
+#: Kinds that close no slot. A back-off limits the number of attempts, and the others stop no trials.
+_CLOSE_NONE: Final = frozenset({"starts", *WITHOUT})
 
 
 def _never() -> bool:
@@ -76,7 +76,7 @@ class Impairments:
         self._lock = threading.Lock()
         self._is_closed = False
         #: By device and kind. Replaced, never changed: other threads read it without the lock.
-        self._causes: dict[tuple[str, Kind], Cause] = {}
+        self._causes: dict[tuple[str, str], Cause] = {}
 
     @property
     def all(self) -> list[Impairment]:
@@ -86,7 +86,7 @@ class Impairments:
             for (device, kind), cause in self._causes.items()
         )
 
-    def cause_of(self, device: str, kind: Kind) -> Cause | None:
+    def cause_of(self, device: str, kind: str) -> Cause | None:
         """Return the cause of this kind on a device."""
         return self._causes.get((device, kind))
 
@@ -115,10 +115,11 @@ class Impairments:
         causes = self._causes
         return [c for (device, kind), c in causes.items() if device in devices and kind not in _CLOSE_NONE]
 
-    def put(self, devices: Sequence[str], kind: Kind, cause: Cause, *, says: str = "") -> None:
+    def put(self, devices: Sequence[str], kind: str, cause: Cause, *, says: str = "") -> None:
         """Add a cause to devices, in place of an earlier one of its kind there.
 
-        The cause must be new: its beginning and retry time are set here. ``WHOLE_WORKER`` alone stands for the worker.
+        A service chooses the kind of its causes. No other part has causes of that kind. The cause must be new: its
+        beginning and retry time are set here. ``WHOLE_WORKER`` alone stands for the worker.
         *says* replaces its text in the log.
         """
         if self._is_closed:

@@ -194,7 +194,17 @@ SendClaim = Callable[[float, str], Grant | Refusal | Seated]
 
 
 class WorkerService:
-    """A feature of a worker. It overrides the hooks that it needs; the others do nothing."""
+    """A feature of a worker. It overrides the hooks that it needs; the others do nothing.
+
+    These hooks can keep an attempt from starting:
+
+    - ``room`` and ``leaves``: the attempt gets no slot. It waits for one, or returns to its queue.
+    - ``program``, ``prepare`` and ``variables``: an error refuses the attempt, with its text.
+    - ``admit``: the slot runs no attempt. The task returns to the queue.
+    - ``claim``: the attempt has a slot, and is not claimed.
+
+    No hook of a worker keeps attempts from being queued. ``DriverService.capacity`` does that.
+    """
 
     def start(self) -> None:
         """Begin, before the worker joins the fleet. An error ends the worker's start."""

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import redis
@@ -18,25 +18,20 @@ from fleets import impairment, worker
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
-from mqtune.core.errors import AccessDenied
 from mqtune.core.events import START, ExperimentCreated, busy_as
-from mqtune.core.keys import ExperimentKeys
 from mqtune.core.priorities import lists_of
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
-from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.core.version import __version__
-from mqtune.journal import Claim, DriverState, Fleet, RedisJournal, connect
+from mqtune.journal import Claim, DriverState, Fleet, RedisJournal
 from mqtune.services.exporter import fleet
 from mqtune.services.exporter.fleet import METRICS, FleetReader
 from mqtune.services.shares.demands import Demands
 from mqtune.services.shares.divider import Demand
 from mqtune.services.shares.quotas import Quotas
-from mqtune.services.usage.board import UsageBoard
 
 QUEUE: Final = f"mqtune-{QUEUE_VERSION}.gpu1.cpu4"
-TEAM: Final = "team-a-*"
 
 
 class Driven:
@@ -150,31 +145,6 @@ def test_a_driver_that_does_not_read_on_is_behind(redis_client: redis.Redis, rea
     assert lag() == 0
     RedisJournal(redis_client, "digits", patience_s=5).lock("heir", "its heir", 60, dead="a driver")
     assert name not in looked(reader), "the next driver has not said yet what it has read"
-
-
-def test_workers_write_what_trials_use_and_whoever_may_look_reads_it_and_no_other_team(accounts: Accounts) -> None:
-    ours, theirs = ("team-a-1", "w@h"), ("team-b-1", "w@h")
-    use = LiveUse(1, {"0": DeviceUse(87.0, 5e9, 412.0)}, 1.5, 2e9, {}, {"sampled_s": 10.0})
-    with contextlib.ExitStack() as open_:
-
-        def board(role: Any) -> UsageBoard:
-            url = accounts.make(role, experiments=TEAM)
-            return UsageBoard(open_.enter_context(contextlib.closing(connect(url, role=role))))
-
-        worker = board("worker")
-        worker.write(ours, {"0001": use})
-        for role in ("driver", "operator", "monitor"):
-            assert board(role).read([ours]) == {ours: {"0001": use}}
-        assert accounts.refused() == []
-
-        # To those of other teams, as of an account of an earlier version, nothing is known.
-        assert board("monitor").read([theirs]) == {}
-        with pytest.raises(AccessDenied):
-            worker.write(theirs, {"0001": use})
-        with pytest.raises(AccessDenied):
-            board("monitor").write(ours, {})
-        assert len(accounts.refused()) == 3
-        assert 0 < accounts.admin.pttl(ExperimentKeys(ours[0]).usage(ours[1])) <= 30_000
 
 
 def test_a_server_that_does_not_answer_is_a_figure_and_is_looked_at_again(

@@ -25,6 +25,7 @@ _GONE_S: Final = 1.0
 #: Bytes of output that are read for the last line, and its shown characters.
 _TAIL_BYTES: Final = 4_096
 _SHOWN_CHARS: Final = 200
+#: The kind of its impairments.
 _KIND: Final = "health_check"
 _SHUTTING_DOWN: Final = "the worker is shutting down"
 

@@ -38,6 +38,7 @@ LATELY_S: Final = 60.0
 NOTED_EACH_S: Final = 30.0
 #: The number of experiments that are remembered: more than a worker runs at the same time.
 REMEMBERED: Final = 32
+#: The kind of its impairments.
 _KIND: Final = "failures"
 
 Devices = tuple[str, ...]

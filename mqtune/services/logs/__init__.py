@@ -4,4 +4,6 @@ Promises: read access to an experiment suffices to read the output of its attemp
 to the workers' machines. A worker sends only output of attempts that ran on it. A hanging disk delays only the answer.
 
 Terms: a *question* names an attempt, one of its two streams and a place in it. A *chunk* is the answer's bytes.
+
+Other places: `mqtune/journal/logs.py`, `mqtune/cli/logs.py` (`mqtune logs`), `docs/cli.md`, `tests/services/logs`.
 """

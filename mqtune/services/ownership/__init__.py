@@ -6,4 +6,8 @@ quotas is recorded in the audit stream before it is carried out.
 
 Terms: a *role* is a driver, worker, operator or monitor. A *rule* allows an account some commands on some keys and
 channels. The *audit stream* is a stream in Redis with names and times.
+
+Other places: `mqtune/client.py`, `mqtune/cli/acl.py` (`mqtune fleet acl`), `mqtune/cli/events.py`,
+`mqtune/cli/owners.py`, `mqtune/cli/quota.py`, `mqtune/cli/drain.py`, `mqtune/cli/submit.py`, `deploy/accounts.sh`,
+`docs/how-to/passwords.md`, `tests/services/ownership`.
 """

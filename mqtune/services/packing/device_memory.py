@@ -25,7 +25,8 @@ OTHERS_BYTES: Final = 2_000_000_000
 #: The memory of a device that a process may keep between trials. A CUDA context takes 0.3 to 0.6 GB and the handles of
 #: CUDA's libraries up to 1 GB; the rest is for a function's globals.
 KEPT_BYTES: Final = 2 << 30
-_MEMORY: Final = "memory"
+#: The kind of its impairments.
+_KIND: Final = "memory"
 
 
 class DeviceQuery(Protocol):
@@ -99,7 +100,7 @@ class DeviceMemory(WorkerService):
                 f"{in_gb(size)} of its memory is in use by others. No trial starts there until it is free; nvidia-smi "
                 "shows who has it"
             )
-            self._impairments.put([device], _MEMORY, cause, says=text)
+            self._impairments.put([device], _KIND, cause, says=text)
         return bool(full)
 
     def _is_within(self, device: str, most: int) -> bool:
@@ -112,7 +113,7 @@ class DeviceMemory(WorkerService):
         """
         with self._entering:
             with self._lock:
-                if any(self._impairments.cause_of(device, _MEMORY) for device in slot.places):
+                if any(self._impairments.cause_of(device, _KIND) for device in slot.places):
                     return False
                 new = [d for d in slot.places if d not in self._before and not self._here[d] - {slot.index}]
                 for device in slot.places:
@@ -190,7 +191,7 @@ class DeviceMemory(WorkerService):
                     f"processes ended, and {in_gb(before)} was before it began. No trial starts there until it is "
                     "free; nvidia-smi shows which process has it"
                 )
-                self._impairments.put([device], _MEMORY, cause, says=text)
+                self._impairments.put([device], _KIND, cause, says=text)
 
     def _is_back(self, device: str) -> bool:
         if not self._is_within(device, self._before[device] + TOLERANCE_BYTES):

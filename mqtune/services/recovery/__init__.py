@@ -8,4 +8,6 @@ of another experiment is left alone. Where another driver has continued from an 
 
 Terms: to *restore* entries is to write them to the server again, from the copy. A *dict* is a checkpoint in Redis. It
 is restored if the experiment's folder has it, and dropped otherwise.
+
+Other places: `docs/faults.md`, `tests/services/recovery`.
 """

@@ -5,4 +5,7 @@ process, no thread and little memory on a device. Each trial has its own config,
 takes a trial that the old one refuses. The journal says why a process has run no other trial.
 
 Terms: a *kept* process has ended a trial and waits for the next one.
+
+Other places: `mqtune/driver/options.py` (`Process(reuse=…)`), `mqtune/trainable/class_.py`, `docs/processes.md`,
+`tests/services/reuse`.
 """

@@ -63,16 +63,16 @@ class KeptSession(Session):
         self._busy = False
         if self._signalled:
             self._handle_signal()
-        self._raise_if_told()
+        self._raise_if_ordered()
 
     def close(self) -> None:
         """Close the pipes, unless they are closed.
 
-        Threads that still use this session are told to stop.
+        Threads that still use this session get StopTrial.
         """
         # Nothing may be written to, or read from, files that get the descriptors' numbers next.
         with self._lock, self._hearing:
-            self._told = "stop"
+            self._order = "stop"
             for fd, file in ((self._pipe, self._pipe_file), (self._control, self._control_file)):
                 # User code may have closed it, and have another file of that number.
                 if fd >= 0 and file_of(fd) == file:
@@ -101,7 +101,7 @@ class KeptSession(Session):
             raise RuntimeError(
                 f"{call}: this thread was left by an earlier trial of its process; end it with its trial"
             )
-        if self._pipe < 0 and not self._told:
+        if self._pipe < 0 and not self._order:
             raise RuntimeError(f"{call}: nothing can be sent before reset_config has returned True")
 
     def _read_control(self) -> None:

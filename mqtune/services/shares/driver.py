@@ -282,10 +282,8 @@ class Sharing(DriverService):
             self._look(Standing.of(self._host.options()))
         return self._keeper.limit
 
-    # It changes with the attempts that are under way.
-    @property
-    def reason(self) -> str:  # type: ignore[override] # the driver only reads it
-        """Why no more may be under way, for people; empty while they may."""
+    def reason(self) -> str:
+        """Return why no more may be under way, for people; empty while they may."""
         return self._keeper.why if self._experiment.live >= self._keeper.limit else ""
 
     def tick(self) -> Iterator[Requeue]:

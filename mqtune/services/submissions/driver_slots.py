@@ -52,6 +52,8 @@ _END_S: Final = 1.0
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
 #: Number of experiments checked every ``lock_s`` for a submission without a place.
 _HEALED: Final = 100
+#: The kind of its impairments.
+_KIND: Final = "account"
 
 
 @dataclass(slots=True)
@@ -185,7 +187,7 @@ class DriverSlots(WorkerService):
         except BrokerRefused as error:
             if self._refused is None:
                 self._refused = Cause(f"its driver account can't log in: {error}", "the broker takes the login")
-                self._impairments.put([WHOLE_WORKER], "account", self._refused)
+                self._impairments.put([WHOLE_WORKER], _KIND, self._refused)
             # Another worker may run them by now.
             for run in [run for run in self._runs if time.monotonic() - run.kept_at >= self._timing.lock_s]:
                 logger.warning("submission %s could not be kept: its script ends here", run.taken.name)

@@ -6,4 +6,7 @@ sample. A warning names an attempt that leaves a GPU idle for long.
 
 Terms: a *sample* is the current use of an attempt. A *figure* is a number made of its samples. The *board* has the last
 sample of each attempt.
+
+Other places: `mqtune/core/usage.py`, `mqtune/cli/machine_use.py`, `mqtune/cli/usage_report.py`, `docs/results.md`,
+`tests/services/usage`.
 """

@@ -19,7 +19,7 @@ LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 def own_children() -> list[int]:
     """Return this process's children, adopted ones too.
 
-    None where the kernel does not list them (Linux does).
+    The list is empty where the kernel does not list children (Linux does).
     """
     me = os.getpid()
     try:

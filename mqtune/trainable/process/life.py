@@ -126,7 +126,7 @@ class Life:
         """Have output, reports and the stop signal be this session's."""
         take_over_output(current.message["stdout"], current.message["stderr"])
         self.session = reporting.current = current
-        signal.signal(STOP_SIGNAL, current.tell)
+        signal.signal(STOP_SIGNAL, current.on_stop_signal)
 
     def begin(self) -> TrainableEnd:
         """Call the trainable of the attempt, and return how that ended."""

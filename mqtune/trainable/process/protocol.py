@@ -82,7 +82,7 @@ ANSWER: Final = b"A"
 MAX_ANSWER_CHARS: Final = (select.PIPE_BUF // RECORD.size - 1) * 8
 
 #: An order of a trial: none, to stop for ever, or to pause, from which it may be resumed.
-Told = Literal["", "stop", "pause"]
+StopOrder = Literal["", "stop", "pause"]
 
 #: The environment variable with the address of the channel from a script to the trial's process that started it.
 RELAY: Final = "MQTUNE_RELAY"

@@ -29,7 +29,7 @@ from mqtune.core.trial import CheckpointId, Metrics
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.children import refuse
 from mqtune.trainable.process.output import flush
-from mqtune.trainable.process.protocol import PIPE_CLOSED, RELAY, Message, Told
+from mqtune.trainable.process.protocol import PIPE_CLOSED, RELAY, Message, StopOrder
 from mqtune.trainable.process.saver import check_savable
 from mqtune.trainable.process.session import RAISED_AT_MOST, Context, StopTrial, explain_ignored_order, file_of
 
@@ -87,7 +87,7 @@ class RelayedSession:
         self._was_told = False
         #: How often the main thread has raised it, and its last action.
         self._raised = 0
-        self._told: Told = ""
+        self._order: StopOrder = ""
         self._checkpoint: Checkpoint | None = None
         self.next_checkpoint: Path | None = None
         trial, attempt, experiment, folder, seat, seats, address = (os.environ[name] for name in CONTEXT)
@@ -167,10 +167,10 @@ class RelayedSession:
             self._was_told = True
             raise self._stop(self._ask({"do": "action"})["action"])
 
-    def _stop(self, told: Told) -> StopTrial:
-        self._told = told
+    def _stop(self, order: StopOrder) -> StopTrial:
+        self._order = order
         self._raised += threading.get_ident() == self._main
-        return StopTrial(told)
+        return StopTrial(order)
 
     def _end_deaf_process(self) -> None:
         """Explain why this process ignores its end, and send it SIGTERM.
@@ -178,7 +178,7 @@ class RelayedSession:
         A script with its own handler gets the signal, too.
         """
         with contextlib.suppress(Exception):
-            sys.stderr.write(f"{explain_ignored_order(self._told)}\n")
+            sys.stderr.write(f"{explain_ignored_order(self._order)}\n")
         flush()
         if signal.getsignal(signal.SIGTERM) == self._on_terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -20,7 +20,12 @@ def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], Trainabl
     """Run an attempt, report its end to the worker, and return the exit code."""
     ending = call(run)
     flush()
-    said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error, "heard": current.heard}
+    said = {
+        "end": ending.end.value,
+        "error_type": ending.error_type,
+        "error": ending.error,
+        "heard": current.known_order,
+    }
     try:
         current.end(encode_value({**said, "imported": [*watch.end(), *current.imported]}))
     except StopTrial:

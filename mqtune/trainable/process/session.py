@@ -35,7 +35,7 @@ from mqtune.trainable.process.protocol import (
     SAVE,
     STOP,
     StartMessage,
-    Told,
+    StopOrder,
 )
 from mqtune.trainable.process.saver import Saver, make_folder
 
@@ -83,15 +83,15 @@ class StopTrial(BaseException):
         action: "stop", for ever, or "pause": the trial may be resumed from its newest checkpoint, perhaps elsewhere.
     """
 
-    def __init__(self, action: Told = "stop") -> None:
+    def __init__(self, action: StopOrder = "stop") -> None:
         super().__init__(action)
         self.action = action
 
 
-def explain_ignored_order(told: Told) -> str:
-    """Return why a trial that was told to end has not ended."""
+def explain_ignored_order(order: StopOrder) -> str:
+    """Return why a trial with this order has not ended."""
     return (
-        f"did not end when it was told to {told or 'stop'}: a bare `except:` or `except BaseException:` has caught StopTrial; "
+        f"did not end when it was told to {order or 'stop'}: a bare `except:` or `except BaseException:` has caught StopTrial; "
         "write `except Exception:`"
     )
 
@@ -133,16 +133,17 @@ class Session:
         self.message = message
         #: How many reports were sent.
         self.sequence = 0
-        #: Whether the caller handles a pause itself, between steps: then it is not raised, and ``wanted`` has it.
+        #: Whether the caller handles a pause itself, between steps: then it is not raised, and ``acknowledge`` returns it.
         self.defer_pause = False
         #: A folder that becomes the checkpoint of the next report without one.
         self.next_checkpoint: Path | None = None
-        #: The order that the trainable knows.
-        self.heard: Told = ""
+        #: The newest order that the trainable has seen.
+        self.known_order: StopOrder = ""
         #: The packages that a script below this process has imported.
         self.imported: list[Batch] = []
-        self._told: Told = ""
-        #: How often the main thread has raised StopTrial for the trial's last order.
+        #: The newest order that the worker has sent.
+        self._order: StopOrder = ""
+        #: How often the main thread has raised StopTrial for the order in ``known_order``.
         self._raised = 0
         #: Whether a StopTrial has left a module half imported.
         self.broke_import = False
@@ -215,10 +216,10 @@ class Session:
         """The metrics of the last report; empty before the first."""
         return decode_value(self._last_report)[1] if self._last_report else {}
 
-    def acknowledge(self) -> Told:
+    def acknowledge(self) -> StopOrder:
         """Return the trial's order and mark it as seen by the trainable."""
-        self.heard = told = self._told
-        return told
+        self.known_order = order = self._order
+        return order
 
     def is_save_wanted(self) -> bool:
         """Return whether a checkpoint was requested and none was saved since."""
@@ -245,11 +246,11 @@ class Session:
             counters: the counters of the checkpoint; None for the session's own.
             is_question: whether it waits for an answer.
         """
-        if self._told:
+        if self._order:
             is_deaf = self._raised >= RAISED_AT_MOST and not self._has_ended
             if is_deaf and threading.get_ident() == self._main and _forks == self._forks:
                 self._end_deaf_process()
-            self._raise_if_told()
+            self._raise_if_ordered()
         if _forks != self._forks:
             refuse("report")
         now = monotonic()
@@ -281,8 +282,8 @@ class Session:
             elif self._lockstep or is_question:
                 self._wait_until_cleared(sequence)
             self._since = monotonic()
-        if self._told:
-            self._raise_if_told()
+        if self._order:
+            self._raise_if_ordered()
 
     def ask(self, question: Metrics) -> object:
         """Report a question and return the driver's answer; see the function of the same name."""
@@ -291,18 +292,18 @@ class Session:
         with self._asking:
             self._answer = b""
             while not self._answer:
-                # An earlier driver that was about to answer it has died, or this trial was told something meanwhile.
+                # An earlier driver that was about to answer it has died, or this trial got an order meanwhile.
                 self.report(question, is_question=True)
             return decode_value(base64.b64decode(self._answer))
 
     def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
-        """Save a checkpoint without a report, also when the trial was already told to end.
+        """Save a checkpoint without a report, also after an order to end.
 
         Return its id.
         """
         if _forks != self._forks:
             refuse("save_checkpoint")
-        told = self._told
+        order = self._order
         known = {ITERATION: self._iteration, TIME_TOTAL: self._time_total_s}
         name, data = self._save(checkpoint, known if counters is None else counters)
         with self._defer_signals(), self._lock:
@@ -311,8 +312,8 @@ class Session:
             self._send(FRAME_SAVED, name.encode())
         if not self.is_first:
             self._say_once()
-        if self._told != told:
-            self._raise_if_told()
+        if self._order != order:
+            self._raise_if_ordered()
         return name
 
     def draft(self) -> Path:
@@ -333,15 +334,15 @@ class Session:
     def end(self, body: bytes) -> None:
         """Send how the trainable ended.
 
-        It is the last message, and threads that still run are told to stop.
+        It is the last message. Threads that still run get StopTrial from their next call.
         """
         with self._lock:
             self._send(FRAME_END, body)
             # A thread may wait for the lock with a report that it was allowed to make.
             self._has_ended = True
-        self._told = "stop"
+        self._order = "stop"
 
-    def tell(self, *_: object) -> None:
+    def on_stop_signal(self, *_: object) -> None:
         """Handle the stop signal: read the control pipe and raise StopTrial, never in the middle of a frame."""
         self._signalled = True
         if not self._busy:
@@ -356,34 +357,35 @@ class Session:
             with contextlib.suppress(ReportingClosed):
                 self._read_control()
             self._busy = False
-        if not self._told:
-            self._told = "stop"
-        if self._told != self.heard:
-            self._raise_if_told()
+        if not self._order:
+            self._order = "stop"
+        if self._order != self.known_order:
+            self._raise_if_ordered()
 
-    def _raise_if_told(self) -> None:
-        if self._told == "pause" and (self.defer_pause or self._saving):
+    def _raise_if_ordered(self) -> None:
+        if self._order == "pause" and (self.defer_pause or self._saving):
             return
-        if self._told:
+        if self._order:
             if threading.get_ident() == self._main:
-                self._raised = self._raised + 1 if self._told == self.heard else 1
-            self.heard = self._told
+                # Counts the raises of one order; a new order begins again at 1.
+                self._raised = self._raised + 1 if self._order == self.known_order else 1
+            self.known_order = self._order
             self.broke_import = self.broke_import or _is_importing()
-            raise StopTrial(self._told)
+            raise StopTrial(self._order)
 
     def _end_deaf_process(self) -> None:
-        """Send why this process does not end as it was told, and end it by SIGTERM.
+        """Send why this process has ignored its order, and end it by SIGTERM.
 
         Code of the user may handle the signal. Then the worker's next signals end the process.
         """
-        why = explain_ignored_order(self.heard)
+        why = explain_ignored_order(self.known_order)
         with contextlib.suppress(Exception):
             sys.stderr.write(f"{why}\n")
         flush()
-        end = AttemptEnd.PAUSED if self.heard == "pause" else AttemptEnd.STOPPED
+        end = AttemptEnd.PAUSED if self.known_order == "pause" else AttemptEnd.STOPPED
         # The worker may be gone, or the pipe to it closed.
         with contextlib.suppress(StopTrial, ReportingClosed):
-            self.end(encode_value({"end": end.value, "error_type": "", "error": why, "heard": self.heard}))
+            self.end(encode_value({"end": end.value, "error_type": "", "error": why, "heard": self.known_order}))
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _read_control(self) -> None:
@@ -400,9 +402,9 @@ class Session:
                 return
             for kind, number in RECORD.iter_unpack(data[: len(data) - len(data) % RECORD.size]):
                 if kind == STOP:
-                    self._told = "stop"
+                    self._order = "stop"
                 elif kind == PAUSE:
-                    self._told = self._told or "pause"
+                    self._order = self._order or "pause"
                 elif kind == SAVE:
                     self._saves_requested = max(self._saves_requested, number)
                 elif kind == CLEARED:
@@ -412,7 +414,7 @@ class Session:
                     self._pieces += number.to_bytes(8, "little")
             if not data:
                 # The worker is gone.
-                self._told = "stop"
+                self._order = "stop"
 
     @contextlib.contextmanager
     def _defer_signals(self) -> Iterator[None]:
@@ -432,7 +434,7 @@ class Session:
         is_main = threading.get_ident() == self._main
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
-        while self._cleared < sequence and not self._told and not (is_main and self._signalled):
+        while self._cleared < sequence and not self._order and not (is_main and self._signalled):
             poll.poll(_LOOK_AGAIN_MS)
             self._read_control()
 

@@ -252,12 +252,12 @@ def test_an_experiment_hears_its_share_when_it_is_first_asked_and_leaves_only_th
     assert (sharing.due, set(table.demands)) == (TIMING.look_at_shares_s, {"b"})
     table.caps = {"a": Cap(journal_mb=5.0, by="olaf")}
 
-    assert (sharing.capacity(), sharing.reason) == (3, "")
+    assert (sharing.capacity(), sharing.reason()) == (3, "")
 
     assert (table.demands["a"].weight, table.demands["a"].journal_mb) == (3.0, 9.0)
     assert [cap for cap, _ in cast("Any", host.heartbeat).caps] == [5.0]
     experiment.live = 3
-    assert sharing.reason.startswith("its share is used up: 3 of 4 slots")
+    assert sharing.reason().startswith("its share is used up: 3 of 4 slots")
     sharing.close()
     assert set(table.demands) == {"b"}
 

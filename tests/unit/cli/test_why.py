@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
+from cli_page import PAGE, with_tables
 from fleets import impairment, worker
 
 from mqtune.cli import CAUSES, Inquiry, Place, Reason, runs_of
@@ -29,9 +30,10 @@ class View(NamedTuple):
     seats: Sequence[Unclaimed] = ()
     info: Mapping[str, object] = MappingProxyType({})
     quotas: tuple[()] = ()
+    waits: str = ""
 
     def state(self) -> ExperimentState:
-        return ExperimentState("x", "loss", 1.0, outcome="", is_driven=True, age_s=0.0)
+        return ExperimentState("x", "loss", 1.0, outcome="", is_driven=True, age_s=0.0, waits=self.waits)
 
     def unclaimed(self) -> Sequence[Unclaimed]:
         return self.seats
@@ -123,6 +125,23 @@ def test_each_cause_is_listed_with_its_own_way_out() -> None:
     assert [reason.cause for reason in reasons] == ["busy", "impaired", "redis nearly full"]
     assert [reason.way_out for reason in reasons] == [CAUSES[reason.cause].way_out for reason in reasons]
     assert "the only matching slot is busy" in reasons[0].text
+
+
+def test_a_cause_of_a_service_is_found_by_the_reason_of_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"meaning": "It is Sunday.", "way_out": "wait for Monday, or end it: mqtune end {NAME}"}
+    of_service = CAUSES["ended"]._replace(**own, begins="no trial on Sundays")
+    monkeypatch.setitem(cast("dict[str, object]", CAUSES), "sunday", of_service)
+    view = View([worker("w1", slots=1)], waits="no trial on Sundays: 7 h are left")
+    place, definition = Place("x", None, "redis://h"), {"resources": Resources().encode()}
+    inquiry = Inquiry(place, experiment_of(0), definition, runs=lambda _: [], view=lambda *_: view)  # type: ignore[arg-type, return-value]
+
+    (reason,) = inquiry.reasons()
+
+    assert (reason.cause, reason.way_out) == ("sunday", "wait for Monday, or end it: mqtune end x")
+    assert reason.text.endswith("no trial on Sundays: 7 h are left")
+    without, with_it = PAGE.read_text(), with_tables(PAGE.read_text())
+    assert "|`sunday`|It is Sunday.|wait for Monday, or end it: `mqtune end NAME`|\n" in with_it
+    assert with_it != without, "the page lists the causes of each service"
 
 
 @pytest.mark.parametrize(("used", "causes"), [(120, ["redis full", "starting"]), (10, ["starting"])])

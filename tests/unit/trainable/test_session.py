@@ -147,7 +147,7 @@ def attempt(pipe: Pipe, control: ControlPipe, tmp_path: Path, monkeypatch: pytes
 def open_attempt(pipe: Pipe, control: ControlPipe, folder: Path, **message: Any) -> Session:
     whole = {"trial": "0007", "attempt": 2, "experiment": "mnist", "folder": str(folder / "attempt"), **message}
     current = reporting.current = Session(start_message(**whole), [pipe.write_end, control.read_end])
-    signal.signal(STOP_SIGNAL, current.tell)
+    signal.signal(STOP_SIGNAL, current.on_stop_signal)
     return current
 
 
@@ -163,7 +163,7 @@ def test_the_stop_signal_says_whether_it_is_for_good_and_a_later_report_raises_a
         signal.raise_signal(STOP_SIGNAL)
 
     assert stop.value.action == told
-    assert attempt.heard == told
+    assert attempt.known_order == told
     with pytest.raises(StopTrial) as again:
         report({"loss": 1})
     assert again.value.action == told
