@@ -147,13 +147,15 @@ class DefinitionWriter:
         if moved := self._where_it_ran(*differing.get("store", ("", ""))):
             lines, continues = [moved[0]], moved[1]
         keys = sorted(differing, key=lambda key: (key == "seed", (*_IMPORTANT, key).index(key)))
-        every = [each for key in keys for each in differences(key, *differing[key])]
+        every = [difference for key in keys for difference in differences(key, *differing[key])]
         # One difference at least is named.
-        found = [each for each in every if not self._is_implied(each, differing, has_moved=bool(moved))]
-        found = found or (every if moved is None else [])
-        lines += map(str, found[:_SHOWN])
-        if len(found) > _SHOWN:
-            lines.append(f"… and {len(found) - _SHOWN} more")
+        named = [
+            difference for difference in every if not self._is_implied(difference, differing, has_moved=bool(moved))
+        ]
+        named = named or (every if moved is None else [])
+        lines += map(str, named[:_SHOWN])
+        if len(named) > _SHOWN:
+            lines.append(f"… and {len(named) - _SHOWN} more")
         head = f"experiment {name!r} already exists, and differs:"
         ways_out = (
             f"Use another name, such as name={f'{name}-2'!r}; or continue the existing experiment: {continues}; or "
@@ -161,12 +163,12 @@ class DefinitionWriter:
         )
         return "\n  ".join([head, *lines, ways_out])
 
-    def _is_implied(self, each: Difference, differing: Iterable[str], *, has_moved: bool) -> bool:
+    def _is_implied(self, difference: Difference, differing: Iterable[str], *, has_moved: bool) -> bool:
         """Return whether a difference repeats another one, or is a seed that nobody chose."""
         # A searcher may have the space and the seed, too.
-        is_repeated = any(each.name.startswith(f"searcher.{key}") for key in differing)
-        is_drawn = self.settings.seed is None and each.name.endswith(".seed")
-        return is_repeated or is_drawn or (has_moved and each.name == "store")
+        is_repeated = any(difference.name.startswith(f"searcher.{key}") for key in differing)
+        is_drawn = self.settings.seed is None and difference.name.endswith(".seed")
+        return is_repeated or is_drawn or (has_moved and difference.name == "store")
 
     def _where_it_ran(self, was: object, is_: object) -> tuple[str, str] | None:
         """Return that the experiment ran elsewhere, as its store says, and the way to continue it there.

@@ -30,11 +30,11 @@ class JsonReports:
         if not line.lstrip().startswith("{"):
             return
         try:
-            found = json.loads(line)
+            values = json.loads(line)
         except (ValueError, RecursionError):
             return
-        if any(name in found for name in self._metric):
-            yield found
+        if any(name in values for name in self._metric):
+            yield values
 
     def finish(self) -> Iterator[dict[str, int | float | str]]:
         """Yield nothing: each line counts by itself."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mqtune.worker.flower import FlowerRows as FlowerRows
     from mqtune.worker.gpu_probe import Gpu as Gpu
     from mqtune.worker.gpus import GpuProbe as GpuProbe
-    from mqtune.worker.impairments import Cause as Cause, Impairments as Impairments
+    from mqtune.worker.impairments import ImpairmentCause as ImpairmentCause, Impairments as Impairments
     from mqtune.worker.importers import (
         ImporterHandle as ImporterHandle,
         Importers as Importers,
@@ -114,7 +114,7 @@ _NAMES = {
     "flower": ("FlowerRows",),
     "gpu_probe": ("Gpu",),
     "gpus": ("GpuProbe",),
-    "impairments": ("Cause", "Impairments"),
+    "impairments": ("ImpairmentCause", "Impairments"),
     "importers": ("ImportKey", "ImporterHandle", "Importers", "SlotZygotes"),
     "logs": ("LogLimits", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),

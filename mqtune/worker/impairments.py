@@ -25,7 +25,7 @@ def _never() -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Cause:
+class ImpairmentCause:
     """One cause. It ends by a check, by a successful probe attempt, or by its creator.
 
     Attributes:
@@ -76,7 +76,7 @@ class Impairments:
         self._lock = threading.Lock()
         self._is_closed = False
         #: By device and kind. Replaced, never changed: other threads read it without the lock.
-        self._causes: dict[tuple[str, str], Cause] = {}
+        self._causes: dict[tuple[str, str], ImpairmentCause] = {}
 
     @property
     def all(self) -> list[Impairment]:
@@ -86,7 +86,7 @@ class Impairments:
             for (device, kind), cause in self._causes.items()
         )
 
-    def cause_of(self, device: str, kind: str) -> Cause | None:
+    def cause_of(self, device: str, kind: str) -> ImpairmentCause | None:
         """Return the cause of this kind on a device."""
         return self._causes.get((device, kind))
 
@@ -111,11 +111,11 @@ class Impairments:
                 if cause.probe_slot == slot:
                     cause.is_probed = False
 
-    def _on(self, devices: Sequence[str]) -> list[Cause]:
+    def _on(self, devices: Sequence[str]) -> list[ImpairmentCause]:
         causes = self._causes
         return [c for (device, kind), c in causes.items() if device in devices and kind not in _CLOSE_NONE]
 
-    def put(self, devices: Sequence[str], kind: str, cause: Cause, *, says: str = "") -> None:
+    def put(self, devices: Sequence[str], kind: str, cause: ImpairmentCause, *, says: str = "") -> None:
         """Add a cause to devices, in place of an earlier one of its kind there.
 
         A service chooses the kind of its causes. No other part has causes of that kind. The cause must be new: its
@@ -140,12 +140,12 @@ class Impairments:
         for device, by in devices.items():
             if device not in disabled:
                 ends = f"it is enabled: mqtune fleet undrain {self._worker}:{device}"
-                self.put([device], "by_hand", Cause(f"disabled by {by}", ends))
+                self.put([device], "by_hand", ImpairmentCause(f"disabled by {by}", ends))
         for device, cause in disabled.items():
             if device not in devices:
                 self.lift(cause, "it is enabled")
 
-    def lift(self, cause: Cause, why: str = "") -> None:
+    def lift(self, cause: ImpairmentCause, why: str = "") -> None:
         """End a cause on all its devices. *why* replaces its expected end in the log."""
         with self._lock:
             lifted = [device for (device, _), known in self._causes.items() if known is cause]
@@ -165,14 +165,14 @@ class Impairments:
             if not self._is_closed:
                 yield partial(self._look, cause)
 
-    def _look(self, cause: Cause) -> None:
+    def _look(self, cause: ImpairmentCause) -> None:
         if cause.is_over():
             self.lift(cause)
         elif cause.probe_slot is not None and not cause.is_open and self.is_due(cause):
             cause.is_open = True
             self._on_change()
 
-    def is_due(self, cause: Cause) -> bool:
+    def is_due(self, cause: ImpairmentCause) -> bool:
         """Whether it is time for a probe."""
         return self._monotonic() >= cause.due_at
 

@@ -24,7 +24,7 @@ from mqtune.core.machine import end_of_file, open_regular
 from mqtune.core.timing import Timing
 from mqtune.journal.base import Claim
 from mqtune.journal.logs import LogChunk, made_mark, output_path, read_chunk
-from mqtune.worker.impairments import Cause, Impairments
+from mqtune.worker.impairments import ImpairmentCause, Impairments
 from mqtune.worker.threads import every, guarded
 
 logger = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class Logs:
             problem = f"as {self._root} can't be written: {error.strerror or error}"
         before = self._impairments.cause_of(WHOLE_WORKER, _KIND)
         if problem and problem != self.problem:
-            self._impairments.put([WHOLE_WORKER], _KIND, Cause(problem, "it can be written"))
+            self._impairments.put([WHOLE_WORKER], _KIND, ImpairmentCause(problem, "it can be written"))
         elif before is not None and not problem:
             self._impairments.lift(before)
 

@@ -16,7 +16,7 @@ from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.core.timing import Timing
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import ExperimentHere
-from mqtune.worker.impairments import Cause, Impairments
+from mqtune.worker.impairments import ImpairmentCause, Impairments
 from mqtune.worker.importers import ImporterHandle, Importers, ImportFailed, ImportKey, SlotZygotes
 from mqtune.worker.ports import NO_HOOKS, AttemptHere, ProgramPlace, SlotHere, WorkerHooks
 from mqtune.worker.preloads import NO_PRELOADS, Preloads
@@ -47,7 +47,7 @@ class BackOff:
         self._in_a_row: dict[Step, int] = {"started": 0, "ended": 0}
 
     @property
-    def _cause(self) -> Cause | None:
+    def _cause(self) -> ImpairmentCause | None:
         return self._impairments.cause_of(WHOLE_WORKER, "starts")
 
     def note_done(self, step: Step) -> None:
@@ -69,7 +69,7 @@ class BackOff:
             last = problem.strip().splitlines()[-1] if problem.strip() else "?"
             text = f"its last {self._in_a_row[step]} attempts could not be {step} ({last})"
             pause_s = BACK_OFF_S if before is None else min(2 * before.pause_s, LONGEST_BACK_OFF_S)
-            cause = Cause(text, f"an attempt is {step}", pause_s=pause_s)
+            cause = ImpairmentCause(text, f"an attempt is {step}", pause_s=pause_s)
             self._impairments.put(
                 [WHOLE_WORKER], "starts", cause, says=f"{text}. It takes one to try in {pause_s:.0f} s"
             )

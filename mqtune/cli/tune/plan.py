@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mqtune.cli.replay import scheduler_of
 from mqtune.cli.tune.domains import value_of
-from mqtune.cli.tune.program import Program, program_of
+from mqtune.cli.tune.program import TunedProgram, program_of
 from mqtune.cli.tune.wandb_file import EarlyTermination, Sweep
 from mqtune.cli.tune.words import Words
 from mqtune.core.errors import ConfigurationError
@@ -229,7 +229,7 @@ class Plan:
         return f"{stem}-{digest}"
 
 
-def _taken_apart(words: Sequence[str], sweep: Sweep | None) -> tuple[Program, Words]:
+def _taken_apart(words: Sequence[str], sweep: Sweep | None) -> tuple[TunedProgram, Words]:
     """Return the program and its arguments."""
     if sweep is None:
         program = program_of(words)

@@ -26,7 +26,7 @@ _MODULE_OPTION: Final = "-m"
 _FIRST_LINE_BYTES: Final = 200
 
 
-class Program(NamedTuple):
+class TunedProgram(NamedTuple):
     """A program of the user.
 
     Attributes:
@@ -47,7 +47,7 @@ class Program(NamedTuple):
         return self.begin[1].rpartition(".")[2] if self.begin[0] == _MODULE_OPTION else Path(self.begin[0]).stem
 
 
-def program_of(words: Sequence[str]) -> Program:
+def program_of(words: Sequence[str]) -> TunedProgram:
     """Return the program of a command line.
 
     Raises:
@@ -59,10 +59,10 @@ def program_of(words: Sequence[str]) -> Program:
     first, rest = words[0], words[1:]
     if _PYTHON.fullmatch(Path(first).name):
         begin, rest = _of_python(first, rest)
-        return Program(begin, rest, env, _other_python(first))
+        return TunedProgram(begin, rest, env, _other_python(first))
     if not _is_own(first):
-        return Program([_of_interpreter(first, rest)], rest[1:], env)
-    return Program([first], rest, env)
+        return TunedProgram([_of_interpreter(first, rest)], rest[1:], env)
+    return TunedProgram([first], rest, env)
 
 
 def _is_own(program: str) -> bool:

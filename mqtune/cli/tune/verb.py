@@ -13,7 +13,7 @@ from mqtune.core.text import printable
 from mqtune.search.base import searcher_names
 
 
-class _Command(click.Command):
+class _TuneCommand(click.Command):
     """Explains where the program's own options go."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -27,7 +27,7 @@ class _Command(click.Command):
             ) from None
 
 
-@click.command("tune", cls=_Command)
+@click.command("tune", cls=_TuneCommand)
 @click.argument("words", nargs=-1, metavar="[FILE] [-- PROGRAM [ARGUMENT]…]")
 @click.option("--max-trials", type=click.IntRange(min=1), help="The number of trials; by default all of a grid.")
 @click.option("--minimize", multiple=True, metavar="METRIC", help="The metric that should be small; may be repeated.")

@@ -12,7 +12,7 @@ from typing import Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Trial, TrialId, TrialStatus
 from mqtune.results.plots.data import ParameterAxis, PlottedCurve, Read, time_label_of, value_of
-from mqtune.results.plots.panels import Level, Levels, Share, label
+from mqtune.results.plots.panels import BestShare, Level, Levels, label
 from mqtune.schedulers.halving import levels_of
 
 #: So many trials show the effect of a parameter.
@@ -123,19 +123,19 @@ def best_range(parameter: ParameterAxis, values: Sequence[float], *, is_min: boo
     return (min(places), max(places)) if places else None
 
 
-def share_of(parameter: ParameterAxis, values: Sequence[float], share: float | None, *, is_min: bool) -> Share:
+def share_of(parameter: ParameterAxis, values: Sequence[float], share: float | None, *, is_min: bool) -> BestShare:
     """Return a parameter's share, with the range of the best fifth of the trials in words."""
     places = _best_places(parameter, values, is_min=is_min)
     if not places:
-        return Share(parameter.name, share, "")
+        return BestShare(parameter.name, share, "")
     if parameter.names:
         counts = Counter(parameter.names[int(place)] for place in places)
         names = [name for name, _ in counts.most_common(_SHOWN_NAMES)]
         more = f" and {len(counts) - _SHOWN_NAMES} more" if len(counts) > _SHOWN_NAMES else ""
-        return Share(parameter.name, share, ", ".join(map(label, names)) + more)
+        return BestShare(parameter.name, share, ", ".join(map(label, names)) + more)
     low, high = min(places), max(places)
     words = number_text(low) if low == high else f"{number_text(low)} – {number_text(high)}"
-    return Share(parameter.name, share, words, _is_at_edge(parameter, low, high))
+    return BestShare(parameter.name, share, words, _is_at_edge(parameter, low, high))
 
 
 def number_text(value: float) -> str:

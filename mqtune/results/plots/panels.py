@@ -124,7 +124,7 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BestShare:
     """A parameter's share of the differences between trials. It is None while it is unknown.
 
     *best* is the range of the best fifth of the trials in words, and *is_at_edge* whether that touches an end of the
@@ -160,7 +160,7 @@ class Sheet:
     height: int | None = None
     scales: Sequence[Scale] = ()
     levels: Levels | None = None
-    shares: Sequence[Share] = ()
+    shares: Sequence[BestShare] = ()
     #: The parts of the note that a legend with counts lacks.
     remarks: Sequence[str] = ()
 

@@ -49,10 +49,10 @@ from mqtune.results.plots.panels import (
     STOPPED,
     TEXT,
     Axis,
+    BestShare,
     Look,
     Panel,
     Series,
-    Share,
     label,
 )
 from mqtune.results.plots.picture import Picture
@@ -797,7 +797,7 @@ def _medians(parameter: ParameterAxis, points: Sequence[tuple[float, float]]) ->
     return [joined("median", Look(TEXT, width=2), lines)] if lines else []
 
 
-def _range_note(share: Share) -> str:
+def _range_note(share: BestShare) -> str:
     edge = ", at the edge of the range" if share.is_at_edge else ""
     return f"best 20 %: {share.best}{edge}" if share.best else ""
 

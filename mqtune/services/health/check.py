@@ -17,7 +17,7 @@ from mqtune.core.text import printable
 from mqtune.core.timing import Timing
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd
 from mqtune.trainable import signal_group
-from mqtune.worker import Cause, Impairments, RunResult, without_secrets
+from mqtune.worker import ImpairmentCause, Impairments, RunResult, without_secrets
 from mqtune.worker.ports import AttemptHere, SlotHere, WorkerService
 
 #: Longest wait for a killed command to end.
@@ -61,7 +61,7 @@ class HealthCheck(WorkerService):
         environment = slot.environment
         problem = self._problem(environment)
         if problem:
-            cause = Cause(
+            cause = ImpairmentCause(
                 f"its health check failed: {problem}",
                 "its health check succeeds",
                 is_over=partial(self._is_sound, environment),

@@ -18,7 +18,7 @@ from mqtune.core.errors import AccessDenied, BrokerUnavailable
 from mqtune.core.timing import Timing
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd
 from mqtune.journal import Fared, Journal, Others
-from mqtune.worker import Cause, Impairments, RunResult, broken_device
+from mqtune.worker import ImpairmentCause, Impairments, RunResult, broken_device
 from mqtune.worker.ports import AttemptHere, WorkerService
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class _Experiment:
 
 
 @dataclass(slots=True, eq=False)
-class _Suspicion(Cause):
+class _Suspicion(ImpairmentCause):
     """The cause of an impairment by quick failures: begin (monotonic), experiment and number."""
 
     began_at: float = 0.0

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from mqtune.core.resources import in_gb
 from mqtune.core.timing import Timing
-from mqtune.worker import Cause, Impairments
+from mqtune.worker import ImpairmentCause, Impairments
 from mqtune.worker.ports import SlotHere, WorkerService
 
 #: The growth of a device's memory in use that counts as none: displays and monitoring vary by some ten MiB. The
@@ -91,7 +91,7 @@ class DeviceMemory(WorkerService):
         """Quarantine devices that others have filled; return whether there are any."""
         full = {device: size for device, size in used.items() if size > self._others_bytes}
         for device, size in full.items():
-            cause = Cause(
+            cause = ImpairmentCause(
                 f"others have {in_gb(size)} of its memory in use",
                 "its memory is free",
                 is_over=partial(self._is_within, device, self._others_bytes),
@@ -181,7 +181,7 @@ class DeviceMemory(WorkerService):
                 if self._here[device] or self._closing.is_set():
                     continue
                 before = self._before[device]
-                cause = Cause(
+                cause = ImpairmentCause(
                     f"{in_gb(used - before)} of its memory did not come back",
                     "its memory is back",
                     is_over=partial(self._is_back, device),

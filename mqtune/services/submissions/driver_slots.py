@@ -27,7 +27,7 @@ from mqtune.services.submissions.board import OUTPUT_BYTES, RunEnd, Submissions,
 from mqtune.services.submissions.script_process import AGAIN_CODE, COMMAND, start_message
 from mqtune.trainable import KEY_VARIABLE, UNBUFFERED, Bundle, CodeKeys, signal_group, unpack
 from mqtune.worker import (
-    Cause,
+    ImpairmentCause,
     Impairments,
     Logs,
     Scratch,
@@ -114,7 +114,7 @@ class DriverSlots(WorkerService):
         self._scratch = scratch
         self._impairments = impairments
         #: The impairment while the broker refuses the login.
-        self._refused: Cause | None = None
+        self._refused: ImpairmentCause | None = None
         self._runs: list[_Run] = []
         #: End of the skipping of submissions, by name.
         self._passed_over: dict[str, float] = {}
@@ -186,7 +186,9 @@ class DriverSlots(WorkerService):
             step()
         except BrokerRefused as error:
             if self._refused is None:
-                self._refused = Cause(f"its driver account can't log in: {error}", "the broker takes the login")
+                self._refused = ImpairmentCause(
+                    f"its driver account can't log in: {error}", "the broker takes the login"
+                )
                 self._impairments.put([WHOLE_WORKER], _KIND, self._refused)
             # Another worker may run them by now.
             for run in [run for run in self._runs if time.monotonic() - run.kept_at >= self._timing.lock_s]:

@@ -14,7 +14,7 @@ from waiting import eventually
 
 from mqtune.core.events import WorkerInfo
 from mqtune.services.packing.room import SharedMemory
-from mqtune.worker import Cause, Impairments, Slot, Slots, plan_slots
+from mqtune.worker import ImpairmentCause, Impairments, Slot, Slots, plan_slots
 from mqtune.worker.ports import AttemptHere, WorkerHooks, WorkerState
 
 GB = 10**9
@@ -120,7 +120,7 @@ def test_an_attempt_that_waits_returns_to_its_queue_once_another_worker_has_the_
 
 def test_a_gpu_that_is_quarantined_has_no_room_for_anybody(tmp_path: Path) -> None:
     worker = Worker(tmp_path, gpus=2)
-    worker.impairments.put(["0", "1"], "memory", Cause("others have it", "it is free"))
+    worker.impairments.put(["0", "1"], "memory", ImpairmentCause("others have it", "it is free"))
 
     assert worker.take(1) is None
     assert worker.memory.describe() == {"free_gpu_memory_gb": 0}

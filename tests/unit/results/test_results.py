@@ -325,7 +325,7 @@ def test_nothing_is_saved_if_trials_run_on_behind_the_schedulers_last_step(stops
         run=mqtune.RunOptions(progress=False),
     ).run()
 
-    assert results.budget == (4, saved)
+    assert results.budget[:2] == (4, saved)
 
 
 def never_called(config: dict[str, Any]) -> None:
