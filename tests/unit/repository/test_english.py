@@ -1,4 +1,4 @@
-"""The docstrings and comments of the package are in plain English, as far as patterns can tell."""
+"""The docstrings and comments of the package, and the pages, are in plain English, as far as patterns can tell."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ PATTERNS: Final = {
     ),
     "a sentence that begins with such a clause": r"(?:^|\. )(?:What|Whatever|Who|Whoever|Those that|One that|All that) \w+(?! \w+\?)",
     "none as a noun": r"\bthere (?:is|are|was|were) none\b|\bof which (?:there|it|they) \w+",
+    "a word that the field does not use": r"\b(?:goes?|went|going) on\b|\bat once\b|\bso many\b|\bof late\b|\bdear\b|\bwhoever\b",
 }
-#: The most hits in 1,000 words of a folder.
+#: The pages for users and maintainers.
+PAGES: Final = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ROOT / "CHANGELOG.md"})
+#: The most hits in 1,000 words of a folder, or of all pages.
 MOST_HITS: Final = 0.5
 LONGEST_FIRST_LINE: Final = 100
 
@@ -69,6 +72,20 @@ def test_the_texts_of_a_folder_are_plain(folder: Path) -> None:
     assert [line for line in first_lines if len(line) > LONGEST_FIRST_LINE] == []
 
 
+def prose_of(page: Path) -> str:
+    """Return the text of a page without its code."""
+    without_blocks = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`]*`", "x", without_blocks)
+
+
+def test_the_pages_are_plain() -> None:
+    proses = {page: prose_of(page) for page in PAGES}
+    hits = {str(page.relative_to(ROOT)): found for page, prose in proses.items() if (found := hits_in(prose))}
+
+    words = sum(len(prose.split()) for prose in proses.values())
+    assert sum(map(len, hits.values())) <= MOST_HITS * words / 1000, hits
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -77,6 +94,7 @@ def test_the_texts_of_a_folder_are_plain(folder: Path) -> None:
         ("What no driver has answered, the next one does.", 1),
         ("A request for a trial; there is none.", 1),
         ("Return the part that the journal lacks.", 0),
+        ("Both trials begin at once.", 1),
     ],
 )
 def test_a_riddle_is_found(text: str, found: int) -> None:
