@@ -109,7 +109,7 @@ class DirectoryStore(CheckpointStore):
             remove_tree(work)
 
     def is_there(self) -> bool:
-        """Return whether the folder has the store with the expected mark, without writing."""
+        """Return whether the folder exists and has this store's mark. Nothing is written."""
         try:
             checked_name(self._read_mark(), self._name, self._root)
         except MqtuneError:

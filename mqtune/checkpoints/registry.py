@@ -86,7 +86,9 @@ def experiment_url(place: str | os.PathLike[str], experiment: str) -> str:
 
 
 def stores_below(place: str | os.PathLike[str]) -> list[CheckpointStore]:
-    """Return possible stores of experiments below *place*, as for ``Checkpoints(store=…)``.
+    """Return the folders below *place* that may be experiments' stores.
+
+    *place* is a folder or URL, as for ``Checkpoints(store=…)``.
 
     Raises:
         ConfigurationError, StoreUnavailable: *place* can't be opened or listed.

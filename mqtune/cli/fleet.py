@@ -269,7 +269,7 @@ class Shares(NamedTuple):
 def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
     """Return each experiment's share of a fleet's slots, and the quotas.
 
-    They are some seconds old. Drivers may round a little differently at the same time.
+    They are some seconds old. A driver may have rounded shares to whole slots in another way since.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415

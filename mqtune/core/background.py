@@ -49,7 +49,7 @@ class Background:
             self._thread.start()
 
     def tell(self, call: Callable[[], object]) -> None:
-        """Queue a call for the thread. It waits until ``start``."""
+        """Queue a call for the thread. The thread runs it after ``start``."""
         self._told += 1
         self._calls.put(call)
 

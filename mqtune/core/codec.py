@@ -230,7 +230,7 @@ class ReportEncoder:
         self._packer = packer
 
     def segment(self, sequence: int, timestamp: float, metrics: Mapping[str, object], checkpoint: str) -> bytes:
-        """Return a segment of one report.
+        """Encode one report as a segment, the unit in which reports are journaled.
 
         Raises:
             as ``pack_metrics``.

@@ -54,7 +54,10 @@ class Crew:
 
 
 class Register(NamedTuple):
-    """The crews of a fleet, and by token (see ``busy_as``) an experiment's slots of each queue."""
+    """The crews of a fleet, and the slots that each experiment uses in each queue.
+
+    Experiments are known by their token; see ``busy_as``.
+    """
 
     crews: Sequence[Crew] = ()
     busy: Mapping[str, Mapping[str, int]] = {}

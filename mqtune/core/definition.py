@@ -32,7 +32,9 @@ def decode_definition(experiment: str, kept: bytes | None) -> Body:
     except ValueError as error:
         raise MessageVersionError(f"experiment {experiment!r} has a definition that can't be read: {error}") from None
     if not isinstance(definition, dict):
-        raise MessageVersionError(f"experiment {experiment!r} has {reprlib.repr(definition)} for a definition")
+        raise MessageVersionError(
+            f"the definition of experiment {experiment!r} is not readable: {reprlib.repr(definition)}"
+        )
     return with_new_names(definition)
 
 

@@ -219,7 +219,10 @@ class AttemptStarted(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionTaken(_Body):
-    """The driver has decided to end an attempt, because of its report *sequence* if not 0."""
+    """The driver has decided to end an attempt.
+
+    *sequence* is the number of the report that caused it, 0 for another cause.
+    """
 
     KIND: ClassVar[str] = "decided"
     MAP: ClassVar[str] = "restart"

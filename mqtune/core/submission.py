@@ -58,7 +58,7 @@ class Submission(NamedTuple):
                 )
             return from_plain(cls, [body[name] for name in cls._fields])
         except (ValueError, TypeError, LookupError) as error:
-            raise MessageVersionError(f"a submission is {reprlib.repr(data)}, which can't be read: {error}") from None
+            raise MessageVersionError(f"a queued submission can't be read: {reprlib.repr(data)}: {error}") from None
 
 
 class SubmittedRun(NamedTuple):

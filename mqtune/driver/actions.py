@@ -82,7 +82,7 @@ class Writing:
 
 
 class Written(NamedTuple):
-    """An event that was journaled, and as what."""
+    """A journaled event and its encoded bytes."""
 
     event: Event
     data: bytes

@@ -506,7 +506,7 @@ def _expect(settings: Settings, backend: BackendSession) -> None:
 
 
 def _check_offer(settings: Settings, backend: BackendSession) -> None:
-    """Check that a slot fits, free or not, if trials may not wait for one."""
+    """Check that a worker has a fitting slot, even a busy one, if trials may not wait for one."""
     if not settings.run.queue_trials:
         backend.refresh()
         if not backend.slots:

@@ -74,7 +74,7 @@ class Heartbeat:
         return JournalRoom(self.server.journal_bytes, self.most_bytes, capped)
 
     def beat(self) -> None:
-        """Keep the lock, and exchange states with the server."""
+        """Renew the driver's lock. Write its state to the server, and read the server's state."""
         state = DriverState(self._on_loss, self._waits(), self._ledger.read_to, self.most_bytes)
         journal, hold_s = self._ledger.journal, self._timing.lock_s
         self.server = self._ledger.surely(lambda: journal.heartbeat(self._holder, hold_s, state))

@@ -258,7 +258,7 @@ class Settings(Checked):
             return None
         if make_project is None:
             raise ConfigurationError(
-                f"trainable {self.spec.name!r} can't be brought to workers here: give one from a file of theirs"
+                f"trainable {self.spec.name!r} can't be sent to workers: define it in a file that the workers have"
             )
         return make_project(bundle, self.spec, self.code_root, [] if store is None else [store], self.cell)
 

@@ -284,10 +284,10 @@ class SlotFiller:
         )
 
     def _check(self, choice: object) -> None:
-        """Check the scheduler's choice, before anything is done about it.
+        """Check that the scheduler's choice can be carried out.
 
         Raises:
-            ConfigurationError: nothing can be done about it.
+            ConfigurationError: it can't.
         """
         who = type(self._scheduler).__name__
         if not isinstance(choice, Start | Resume | Fork | Release | Wait):

@@ -473,7 +473,7 @@ class Journal(ABC):
 
     @abstractmethod
     def request(self, event: Requested) -> str:
-        """Append a request to the driver, with or without one, and return its entry's id.
+        """Append a request for the driver and return its entry's id. No driver has to run.
 
         A request whose id is in the journal already is not written again.
 

@@ -116,7 +116,7 @@ class MemoryExperiment:
     def standing(self, trial: TrialId, attempt: int) -> tuple[str, list[TrialState]]:
         """Return the state and seats of an attempt.
 
-        The state is "running" if a seat runs, "staged", "ended" if all have ended, or "" if one is missing.
+        The state is "running" if a seat runs, "ended" if all have ended, "" if one is missing, or else "staged".
         """
         first = self.trials.get(trial)
         if first is None:
@@ -139,7 +139,7 @@ class MemoryExperiment:
         return revocation(trial, attempt) in self.requests
 
     def comes_after(self, trial: TrialId, gang: str, worker: str, now: float) -> bool:
-        """Whether an equal gang was staged earlier and lacks a seat that this worker could take."""
+        """Whether a gang with the same needs was staged earlier, and lacks a seat that this worker could take."""
         listed = (name for name, trial in self.trials.items() if trial.state == "staged" and trial.staged_at < math.inf)
         for other in dict.fromkeys(seat_in(name)[0] for name in listed):
             if other == trial:

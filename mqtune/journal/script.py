@@ -47,7 +47,7 @@ def script(name: str) -> LuaScript:
 def script_in(package: str, name: str) -> LuaScript:
     """Return the script ``lua/<name>.lua`` of a package, after the used parts of the prelude.
 
-    A script defines its functions again in each run, so it has no others.
+    The server defines a script's functions again in each run, so unused parts are left out.
     """
     text = _text(package, name)
     for part in reversed(_text(_JOURNAL, _PRELUDE).split("\n\n")):

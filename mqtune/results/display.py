@@ -512,7 +512,7 @@ class ProgressDisplay(Callback):
         self._live.update(self._picture_drawn, refresh=True)
 
     def _move_below(self, said: str) -> None:
-        """Remove the table from above a line that was written below it, to draw it again below."""
+        """Erase the table above a line that user code has printed. It is drawn again below the line."""
         console, lines = self._console, self._console.render_lines(self._picture_drawn, pad=False)
         above, line = min(len(lines), console.height), math.ceil(len(said) / console.width)
         # Go up, delete the table, and go down past the line to the table's future last line.

@@ -373,7 +373,7 @@ class Entries(Domain):
     def check(self, value: object) -> int:
         index = integer(str(self), "index", value)
         if not 0 <= index < len(self.entries):
-            raise SpaceError(f"{value!r} is not an index of {self}")
+            raise SpaceError(f"{value!r} is not an index of {self}, which has 0 to {len(self.entries) - 1}")
         return index
 
     def describe(self) -> dict[str, object]:

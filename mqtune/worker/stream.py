@@ -324,12 +324,12 @@ class Stream:
         for report in reports:
             at, metrics, *others = report
             if type(at) is not float or not before <= at < _END_OF_TIME or type(metrics) is not dict:
-                raise TypeError("it has neither metrics nor a time that follows the one before")
+                raise TypeError("a report has no metrics, or its time is before that of the last report")
             # The fastest check that all keys are strings.
             "".join(metrics)
             if others:
                 if not are_report_fields(others):
-                    raise TypeError(f"it has other fields than a report: {reprlib.repr(others)}")
+                    raise TypeError(f"a report has unknown fields: {reprlib.repr(others)}")
                 if others[0]:
                     self._check_own(others[0])
             before = at

@@ -157,7 +157,7 @@ def test_settings_ask_for_a_project_where_files_travel_and_are_refused_without_o
     settings = settings_of(**usual, bundle=tmp_path, make_project=project)
 
     assert (settings.project, asked[0][:3]) == (asked[0], (tmp_path, settings.spec, settings.code_root))
-    with pytest.raises(ConfigurationError, match="can't be brought to workers here"):
+    with pytest.raises(ConfigurationError, match="can't be sent to workers"):
         settings_of(**usual, bundle=tmp_path)
 
 

@@ -312,7 +312,7 @@ class SimulatedFleet:
         self._idle_waits = 0 if self._agenda else self._idle_waits + 1
         if self._idle_waits > self.most_idle_waits:
             raise MqtuneError(
-                f"the simulation of {self.experiment!r} stands still: no trial runs, and nothing is left to happen; "
+                f"the simulation of {self.experiment!r} can't continue: no trial runs, and no further event is due; "
                 f"{len(self.queue)} attempts wait for {self.alive} workers"
             )
         until = self.clock.now + seconds

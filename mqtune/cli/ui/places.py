@@ -70,7 +70,10 @@ class Places:
         return next(iter(difflib.get_close_matches(name, known, 1)), "")
 
     def listed(self) -> Listed:
-        """Return summaries, newest events first, brief for long journals on a broker."""
+        """Return summaries of all experiments, the most recently active first.
+
+        The summary of a long journal on a broker is brief.
+        """
         here = {name: place for name, place in self._here().items() if not self._given or name in self._given}
         here |= {name: place for name, place in self._given.items() if place.folder is not None}
         there: list[Row] = []

@@ -208,7 +208,7 @@ def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Map
 
 
 def lines_apart(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> list[Series]:
-    """Return lines of few trials, each with its trial's id, in the colours of ``curves_apart``."""
+    """Return one series for each trial, named by its id. Colours are those of ``curves_apart``."""
     looks = [replace(_look_of(place), marker="circle", size=5) for place in range(len(lines))]
     return [joined(f"trial {line[0]}", look, [line]) for line, look in zip(lines, looks, strict=True)]
 

@@ -188,7 +188,7 @@ class ParameterAxis:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """The names of its places, if any."""
+        """The positions and labels of its ticks. It is empty for a plain number axis."""
         return [(place, label(name)) for place, name in enumerate(self.names)]
 
 

@@ -294,7 +294,7 @@ class ExperimentPlateau(StopRule):
         return f"{self._metric} has a plateau: std {self._spread:.3g} over the best {self._top} trials"
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Count the trial if it has reported the metric. Its best value still counts."""
+        """Count a trial that has reported the metric and has ended."""
         if trial.id in self._reporting:
             self._reporting.remove(trial.id)
             self._waited += self._is_flat

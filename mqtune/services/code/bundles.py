@@ -83,7 +83,9 @@ class Bundles(WorkerService):
         if self._keys is None:
             raise CodeRefused("it runs only code that is on its machine; --accept-code has it take what is brought")
         if not is_digest(digest) or not (root == "." or is_path(root)):
-            raise CodeRefused(f"its code is {reprlib.repr([digest, root])}, which no driver of mqtune says")
+            raise CodeRefused(
+                f"the message names its code as {reprlib.repr([digest, root])}, which no driver of mqtune sends"
+            )
         with self._lock:
             top = self._folder / digest
             if here not in self._signed:

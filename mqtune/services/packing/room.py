@@ -55,7 +55,7 @@ class SharedMemory(WorkerService):
         return "its GPU is shared by memory, which comes back when a process ends"
 
     def heartbeat(self) -> Sequence[Step]:
-        """Return the step that looks for memory elsewhere, where an attempt waits for it here."""
+        """Return the step that checks whether another worker has memory for a waiting attempt."""
         return (self._look_elsewhere,)
 
     def _look_elsewhere(self) -> None:

@@ -228,9 +228,9 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
 
 
 def _rounded_up(table: Table, slots: Mapping[str, int], limits: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the shares as if no experiment had had slots recently.
+    """Return the shares, rounded up as if no experiment had used slots recently.
 
-    If none runs more than its share, return the shares as they are.
+    If no experiment runs more than its share, nothing is rounded up.
     """
     if all(demand.running <= limits[demand.experiment] for demand in table.demands):
         return limits

@@ -129,7 +129,7 @@ def test_a_simulation_that_stands_still_says_so() -> None:
     driver = simulation.driver()
     simulation.backend.fleet.most_idle_waits = 100
     steps = (driver.step(10.0) for _ in range(200))
-    with pytest.raises(MqtuneError, match=r"stands still.* 0 attempts wait for 4 workers"):
+    with pytest.raises(MqtuneError, match=r"can't continue.* 0 attempts wait for 4 workers"):
         list(steps)
 
 

@@ -70,7 +70,7 @@ def test_a_submission_comes_back_as_it_was_and_fields_of_later_versions_are_igno
     ],
 )
 def test_what_makes_no_sense_is_no_submission(data: bytes):
-    with pytest.raises(MessageVersionError, match="a submission is"):
+    with pytest.raises(MessageVersionError, match="a queued submission can't be read"):
         Submission.decode(data)
 
 
