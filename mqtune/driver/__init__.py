@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         DriverContext as DriverContext,
         unless_away as unless_away,
     )
+    from mqtune.driver.default_names import take_name as take_name
     from mqtune.driver.definition import DefinitionWriter as DefinitionWriter
     from mqtune.driver.driver import Driver as Driver
     from mqtune.driver.interrupts import Interrupts as Interrupts
@@ -58,6 +59,7 @@ _NAMES = {
     "by_config": ("ResourcesByConfig",),
     "checkpoints": ("CheckpointGC", "LOOK_APART_S", "bring_dicts"),
     "connect": ("BrokerDeployment", "DriverContext", "unless_away"),
+    "default_names": ("take_name",),
     "definition": ("DefinitionWriter",),
     "driver": ("Driver",),
     "interrupts": ("Interrupts",),

@@ -664,7 +664,7 @@ class _OptunaLoop:
                     self._error = self._error or error
 
     def _uncaught(self, trial: Trial) -> TrialFailed | None:
-        """Return the failed trial's error, unless it is in *catch*."""
+        """Return the error by which the objective has failed, if *catch* does not have it. Else return None."""
         said = trial.last_metrics
         if trial.status is TrialStatus.FAILED and said.get(CALL) == "end" and self._caught.isdisjoint(said["kinds"]):
             text = f"trial {trial.id} has failed: {trial.attempts[-1].error}"

@@ -178,7 +178,7 @@ def _multiple(domain: Multiples, param: float) -> float:
 def _index(known: Sequence[object], param: object) -> int:
     place = next((index for index, value in enumerate(known) if is_same(value, param)), None)
     if place is None:
-        raise SpaceError(f"{param!r} is none of {', '.join(map(repr, known))}")
+        raise SpaceError(f"the value {param!r} is not one of {', '.join(map(repr, known))}")
     return place
 
 

@@ -487,7 +487,7 @@ class RedisJournal(Journal):
         is_small = int(event.action not in _GROWING)
         entry = self._write("request", [self._keys.requests], [event.id, event.encode(), is_small])
         if not entry:
-            raise JournalGone(f"Redis has no experiment {self.experiment!r}")
+            raise JournalGone(f"Redis has lost experiment {self.experiment!r}; run its driver, which restores it")
         return str(entry.decode())
 
     def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:

@@ -49,7 +49,7 @@ class GridSearcher(Searcher):
         return None
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Advance to the next point. Return *config* if it has that point's grid values.
+        """Advance to the next point. Return *config* if it has that point's values, else the point.
 
         Sampled values may differ if an earlier version began the experiment.
         """

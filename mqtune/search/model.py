@@ -26,7 +26,7 @@ MODELLED: Final = (Interval, Multiples, Normal, Choice, Entries)
 
 
 class Kind(Enum):
-    """The kind of a model's parameter."""
+    """Whether a model's parameter is an interval, whole steps, or an index into a list."""
 
     INTERVAL = "interval"
     STEPS = "steps"

@@ -80,5 +80,5 @@ def parse_count(text: str) -> int:
     """
     # Python refuses to convert long texts, and to format large numbers.
     if len(text) > _COUNT_DIGITS or (number := int(text)) not in range(2**64):
-        raise ValueError(f"{reprlib.repr(text)} is not a count")
+        raise ValueError(f"{reprlib.repr(text)} is not a whole number from 0 to 2**64 - 1")
     return number

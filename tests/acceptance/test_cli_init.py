@@ -57,7 +57,7 @@ def test_a_starter_project_runs_and_its_workers_and_containers_are_told_the_same
 def test_a_project_replaces_no_file(tmp_path: Path):
     (tmp_path / ".gitignore").write_text("*.pyc\n")
 
-    assert "where this belongs: .env __pycache__/" in said("init", str(tmp_path))
+    assert "add to it: .env __pycache__/" in said("init", str(tmp_path))
     assert (tmp_path / ".gitignore").read_text() == "*.pyc\n"
     before = (tmp_path / ".env").read_text()
     assert "already; give another folder" in said("init", str(tmp_path), code=1)

@@ -75,7 +75,7 @@ def test_a_failover_loses_no_report_also_when_the_new_master_lacks_the_last_seco
 def test_doctor_says_who_is_the_master(watched: Watched) -> None:
     shown = said("doctor", "--broker", watched.url)
 
-    assert f"the master is 127.0.0.1:{watched.master.port}, 3 of 3 Sentinels agree" in shown
+    assert f"the master is 127.0.0.1:{watched.master.port}; 3 of 3 Sentinels agree" in shown
     assert "1 connected, 2 slots" in shown
 
 

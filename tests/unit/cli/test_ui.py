@@ -33,7 +33,7 @@ from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.core.version import install_command
 from mqtune.driver import BundleFolder
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.results import Curve, FolderSource, Readable, RecordedReport, saved_events
+from mqtune.results import FolderSource, PlottedCurve, Readable, RecordedReport, saved_events
 from mqtune.trainable import Bundle, File
 
 #: How long an answer may take: the first picture of a kind imports what draws it, on a machine that runs other tests.
@@ -526,7 +526,7 @@ def test_a_list_that_a_broker_cuts_short_says_so(monkeypatch: pytest.MonkeyPatch
     ids=["of a trial", "of a metric"],
 )
 def test_what_is_reported_while_the_journal_is_read_is_not_lost_and_it_is_read_once(
-    look: Callable[[Feed], Curve], feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
+    look: Callable[[Feed], PlottedCurve], feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
 ):
     book, file, live = feed
     gate, reads, read = threading.Event(), [0], Results.reports

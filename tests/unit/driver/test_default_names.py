@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import mqtune
-from mqtune.checkpoints.store import Tenant
+from mqtune.checkpoints import Tenant
 from mqtune.core.errors import ConfigurationError
-from mqtune.driver.default_names import take_name
+from mqtune.driver import take_name
 
 
 def train(config: dict[str, Any]) -> None:
