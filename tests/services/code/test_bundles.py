@@ -79,7 +79,7 @@ def test_who_has_not_the_key_is_refused_also_when_it_is_unpacked_for_another(tmp
         unpacked(tmp_path, exchange, key="").of(here("trusted", definition))
     assert unpacked(tmp_path, exchange, key="").of(here("of the machine", {})) is None
     for bad in ({"bundle": "../x"}, {"bundle": 7}, {"bundle": bundle.digest, "bundle_root": "../.."}):
-        with pytest.raises(CodeRefused, match="no driver of mqtune says"):
+        with pytest.raises(CodeRefused, match="no driver of mqtune sends"):
             there.of(here("trusted", bad))
     with pytest.raises(CodeRefused, match="is not signed"):
         there.of(here("trusted", {"bundle": "0" * 64}))
