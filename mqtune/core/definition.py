@@ -33,7 +33,7 @@ def decode_definition(experiment: str, kept: bytes | None) -> Body:
         raise MessageVersionError(f"experiment {experiment!r} has a definition that can't be read: {error}") from None
     if not isinstance(definition, dict):
         raise MessageVersionError(
-            f"the definition of experiment {experiment!r} is not readable: {reprlib.repr(definition)}"
+            f"experiment {experiment!r} has a definition that can't be read: {reprlib.repr(definition)} is not a dict"
         )
     return with_new_names(definition)
 
