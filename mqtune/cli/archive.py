@@ -128,8 +128,8 @@ def copy_there(place: Place, folder: Path) -> None:
 def _check_that_it_may_end(place: Place, broker: str, *, yes: bool, force: bool) -> None:
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
-    with Client(broker) as there:
-        state = there.experiment(place.name).state()
+    with Client(broker) as client:
+        state = client.experiment(place.name).state()
     if state is not None:
         check_owner(broker, f"experiment {place.name!r}", state.owner, doing="archive", force=force)
     if state is not None and state.outcome != "finished" and not state.is_driven and not yes:
@@ -147,13 +147,13 @@ def _archive_ended(
     Raises:
         click.exceptions.Exit: an experiment could not be read or archived, which was reported.
     """
-    found, is_complete = find_ended(broker, before, doing="archive", force=force)
-    found = {name: age_s for name, age_s in found.items() if place is None or name == place.name}
-    lines = [f"{printable(name)}: it ended {duration(age_s)} ago" for name, age_s in found.items()]
-    if not found:
+    ages, is_complete = find_ended(broker, before, doing="archive", force=force)
+    ages = {name: age_s for name, age_s in ages.items() if place is None or name == place.name}
+    lines = [f"{printable(name)}: it ended {duration(age_s)} ago" for name, age_s in ages.items()]
+    if not ages:
         say("no experiment ended that long ago")
     elif is_wanted(lines, verb="archive", dry_run=dry_run, yes=yes):
-        for name in found:
+        for name in ages:
             is_complete &= is_removed(name, broker, before, lambda place: archive_there(place, yes=False, force=force))
     if not is_complete:
         raise click.exceptions.Exit(1)
@@ -177,16 +177,16 @@ def find_ended(broker: str | None, before: float, *, doing: str, force: bool) ->
         raise click.UsageError("--ended is for the experiments of a broker: --broker URL or $MQTUNE_BROKER")
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
-    found: dict[str, float] = {}
+    ages: dict[str, float] = {}
     is_complete = True
-    with Client(broker) as there:
-        for experiment in there.experiments():
+    with Client(broker) as client:
+        for experiment in client.experiments():
             name = experiment.name
             try:
                 if (state := _ended(experiment, before)) is not None:
                     if not force:
                         check_owner(broker, name, state.owner, doing=doing, force=False)
-                    found[name] = state.age_s
+                    ages[name] = state.age_s
             except (BrokerUnavailable, AccessDenied):
                 raise
             except ConfigurationError as error:
@@ -194,7 +194,7 @@ def find_ended(broker: str | None, before: float, *, doing: str, force: bool) ->
             except MqtuneError as error:
                 is_complete = False
                 click.echo(f"mqtune: kept: {printable(name)} can't be read: {printable(str(error))}", err=True)
-    return found, is_complete
+    return ages, is_complete
 
 
 def _ended(experiment: ExperimentHandle, before: float) -> ExperimentState | None:
@@ -212,8 +212,8 @@ def is_removed(name: str, broker: str | None, before: float, remove: Callable[[P
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
     try:
-        with Client(broker or "") as there:
-            is_still_ended = there.has_begun(name) and _ended(there.experiment(name), before) is not None
+        with Client(broker or "") as client:
+            is_still_ended = client.has_begun(name) and _ended(client.experiment(name), before) is not None
         if is_still_ended:
             remove(Place(name, None, broker))
             return True
