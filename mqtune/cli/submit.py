@@ -175,18 +175,13 @@ def _follow(name: str, broker: str) -> None:
         print_output(follow_driver(name, broker))
     except KeyboardInterrupt:
         click.echo(
-            f"\n{name} continues; its output: mqtune logs {name} {DRIVER} -f; to end it: {way_to_end(name)}", err=True
+            f"\n{name} continues; its output: mqtune logs {name} {DRIVER} -f; to end it: mqtune end {name}", err=True
         )
         sys.exit(INTERRUPTED_CODE)
     state = state_on(name, broker)
     if state is not None and state.how != "done":
         click.echo(printable(f"mqtune: {name}: {script_in_words(state)}"), err=True)
         sys.exit(state.code if state.code and state.code > 0 else 1)
-
-
-def way_to_end(name: str) -> str:
-    """Return the command that ends a submission and its experiment."""
-    return f"mqtune end {name}"
 
 
 def submission_of(place: Place) -> SubmissionState | None:
