@@ -147,8 +147,8 @@ def _archive_ended(
     Raises:
         click.exceptions.Exit: an experiment could not be read or archived, which was reported.
     """
-    ages, is_complete = find_ended(broker, before, doing="archive", force=force)
-    ages = {name: age_s for name, age_s in ages.items() if place is None or name == place.name}
+    only = None if place is None else place.name
+    ages, is_complete = find_ended(broker, before, only=only, doing="archive", force=force)
     lines = [f"{printable(name)}: it ended {duration(age_s)} ago" for name, age_s in ages.items()]
     if not ages:
         say("no experiment ended that long ago")
@@ -159,7 +159,9 @@ def _archive_ended(
         raise click.exceptions.Exit(1)
 
 
-def find_ended(broker: str | None, before: float, *, doing: str, force: bool) -> tuple[dict[str, float], bool]:
+def find_ended(
+    broker: str | None, before: float, *, only: str | None = None, doing: str, force: bool
+) -> tuple[dict[str, float], bool]:
     """Return how long ago the experiments of a broker finished that did so before a time.
 
     Unfinished, driven, unreadable and other people's experiments are left out.
@@ -167,6 +169,7 @@ def find_ended(broker: str | None, before: float, *, doing: str, force: bool) ->
     Args:
         broker: the server.
         before: seconds since the epoch.
+        only: the name of the experiment to consider, or None for all.
         doing: the action, for messages.
         force: whether to include others' experiments.
 
@@ -182,8 +185,11 @@ def find_ended(broker: str | None, before: float, *, doing: str, force: bool) ->
     with Client(broker) as client:
         for experiment in client.experiments():
             name = experiment.name
+            if only not in (None, name):
+                continue
             try:
                 if (state := _ended(experiment, before)) is not None:
+                    # With force, the action itself records it.
                     if not force:
                         check_owner(broker, name, state.owner, doing=doing, force=False)
                     ages[name] = state.age_s

@@ -109,10 +109,8 @@ def _workers_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[Wor
     Raises:
         ConfigurationError: one is missing or not unique.
     """
-    if _ALL in targets:
-        return connected
-    chosen = [find_worker(target, connected) for target in targets if ":" not in target]
-    return list({info.name: info for info in chosen}.values())
+    chosen = [find_worker(target, connected) for target in targets if ":" not in target and target != _ALL]
+    return connected if _ALL in targets else list({info.name: info for info in chosen}.values())
 
 
 def _devices_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[tuple[WorkerInfo, str]]:

@@ -83,10 +83,12 @@ def command(
             "--checkpoints needs the broker that had the experiments: --broker URL or $MQTUNE_BROKER"
         )
     with contextlib.ExitStack() as stack:
-        items, unseen, is_complete = left_here(), [], True
+        ended_items: list[Garbage] = []
+        unseen, is_complete = [], True
         if ended is not None:
             ages, is_complete = find_ended(broker, ended, doing="delete", force=force)
-            items += [_ended(name, broker, ended, force=force) for name in ages]
+            ended_items = [_ended(name, broker, ended, force=force) for name in ages]
+        items = [*left_here(), *ended_items]
         if broker:
             from mqtune.services.upkeep.garbage import garbage_on  # noqa: PLC0415 - only this needs redis
 
