@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mqtune.cli.verbs import SECTIONS as SECTIONS, Verbs, verbs_of
+from mqtune.cli.verbs import SECTIONS as SECTIONS, Verbs
 from mqtune.core.errors import MqtuneError
 from mqtune.core.lazy import facade_of
 from mqtune.core.machine import INTERRUPTED_CODE, open_standard_streams
@@ -84,7 +84,6 @@ _NAMES = {
 }
 __getattr__ = facade_of(__name__, _NAMES)
 
-COMMANDS: Final = tuple(verbs_of())
 _MODULES: Final = {
     **dict.fromkeys(("stop", "pause", "resume", "save", "add", "set", "end"), "steer"),
     **dict.fromkeys(("ask", "tell"), "outside"),

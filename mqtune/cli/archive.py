@@ -128,8 +128,8 @@ def copy_there(place: Place, folder: Path) -> None:
 def _check_that_it_may_end(place: Place, broker: str, *, yes: bool, force: bool) -> None:
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
-    with Client(broker) as there:
-        state = there.experiment(place.name).state()
+    with Client(broker) as client:
+        state = client.experiment(place.name).state()
     if state is not None:
         check_owner(broker, f"experiment {place.name!r}", state.owner, doing="archive", force=force)
     if state is not None and state.outcome != "finished" and not state.is_driven and not yes:
@@ -147,19 +147,21 @@ def _archive_ended(
     Raises:
         click.exceptions.Exit: an experiment could not be read or archived, which was reported.
     """
-    found, is_complete = find_ended(broker, before, doing="archive", force=force)
-    found = {name: age_s for name, age_s in found.items() if place is None or name == place.name}
-    lines = [f"{printable(name)}: it ended {duration(age_s)} ago" for name, age_s in found.items()]
-    if not found:
+    only = None if place is None else place.name
+    ages, is_complete = find_ended(broker, before, only=only, doing="archive", force=force)
+    lines = [f"{printable(name)}: it ended {duration(age_s)} ago" for name, age_s in ages.items()]
+    if not ages:
         say("no experiment ended that long ago")
     elif is_wanted(lines, verb="archive", dry_run=dry_run, yes=yes):
-        for name in found:
+        for name in ages:
             is_complete &= is_removed(name, broker, before, lambda place: archive_there(place, yes=False, force=force))
     if not is_complete:
         raise click.exceptions.Exit(1)
 
 
-def find_ended(broker: str | None, before: float, *, doing: str, force: bool) -> tuple[dict[str, float], bool]:
+def find_ended(
+    broker: str | None, before: float, *, only: str | None = None, doing: str, force: bool
+) -> tuple[dict[str, float], bool]:
     """Return how long ago the experiments of a broker finished that did so before a time.
 
     Unfinished, driven, unreadable and other people's experiments are left out.
@@ -167,6 +169,7 @@ def find_ended(broker: str | None, before: float, *, doing: str, force: bool) ->
     Args:
         broker: the server.
         before: seconds since the epoch.
+        only: the name of the experiment to consider, or None for all.
         doing: the action, for messages.
         force: whether to include others' experiments.
 
@@ -177,16 +180,19 @@ def find_ended(broker: str | None, before: float, *, doing: str, force: bool) ->
         raise click.UsageError("--ended is for the experiments of a broker: --broker URL or $MQTUNE_BROKER")
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
-    found: dict[str, float] = {}
+    ages: dict[str, float] = {}
     is_complete = True
-    with Client(broker) as there:
-        for experiment in there.experiments():
+    with Client(broker) as client:
+        for experiment in client.experiments():
             name = experiment.name
+            if only not in (None, name):
+                continue
             try:
                 if (state := _ended(experiment, before)) is not None:
+                    # With force, the action itself records it.
                     if not force:
                         check_owner(broker, name, state.owner, doing=doing, force=False)
-                    found[name] = state.age_s
+                    ages[name] = state.age_s
             except (BrokerUnavailable, AccessDenied):
                 raise
             except ConfigurationError as error:
@@ -194,7 +200,7 @@ def find_ended(broker: str | None, before: float, *, doing: str, force: bool) ->
             except MqtuneError as error:
                 is_complete = False
                 click.echo(f"mqtune: kept: {printable(name)} can't be read: {printable(str(error))}", err=True)
-    return found, is_complete
+    return ages, is_complete
 
 
 def _ended(experiment: ExperimentHandle, before: float) -> ExperimentState | None:
@@ -212,8 +218,8 @@ def is_removed(name: str, broker: str | None, before: float, remove: Callable[[P
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
     try:
-        with Client(broker or "") as there:
-            is_still_ended = there.has_begun(name) and _ended(there.experiment(name), before) is not None
+        with Client(broker or "") as client:
+            is_still_ended = client.has_begun(name) and _ended(client.experiment(name), before) is not None
         if is_still_ended:
             remove(Place(name, None, broker))
             return True

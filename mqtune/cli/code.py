@@ -47,12 +47,12 @@ def _digest_of(results: Results, trial: str | None) -> str:
     """Return the bundle's digest of the last started attempt."""
     trials = results.experiment.trials
     chosen = list(trials.values()) if trial is None else [trials[find_trial(results.experiment, trial)]]
-    ran = sorted((attempt for each in chosen for attempt in each.attempts), key=_started)
-    found = ran[-1].environment.get("bundle") if ran else results.definition.get("bundle")
-    if not is_digest(found):
-        what = f"experiment {results.name!r}" if trial is None else f"trial {trial} of experiment {results.name!r}"
-        raise ConfigurationError(f"{what} ran code that its workers had; Process(bundle='.') has a driver bring it")
-    return str(found)
+    ran = sorted((attempt for ran_trial in chosen for attempt in ran_trial.attempts), key=_started)
+    digest = ran[-1].environment.get("bundle") if ran else results.definition.get("bundle")
+    if not is_digest(digest):
+        subject = f"experiment {results.name!r}" if trial is None else f"trial {trial} of experiment {results.name!r}"
+        raise ConfigurationError(f"{subject} ran code that its workers had; Process(bundle='.') has a driver bring it")
+    return str(digest)
 
 
 def _started(attempt: Attempt) -> float:

@@ -104,18 +104,18 @@ def delete_on_server(place: Place, is_wanted: Callable[[list[str]], bool], *, fo
         tenant = tenant_on(url, place.name)
         # Another process may drive it meanwhile.
         with deletion.undriven(place.name, url) as journal:
-            found = deletion.remains_of(journal, tenant)
-        run = f"; {found.running} of them are running without a driver, and end" if found.running else ""
-        trials = f"{place.name}: {len(found.trials)} trials on its server{run}"
+            remains = deletion.remains_of(journal, tenant)
+        run = f"; {remains.running} of them are running without a driver, and end" if remains.running else ""
+        trials = f"{place.name}: {len(remains.trials)} trials on its server{run}"
         if place.own_folder is None:
-            check_owner(url, trials, found.owner, doing="delete", force=force)
+            check_owner(url, trials, remains.owner, doing="delete", force=force)
         parts = [trials]
-        where = redact(found.store.partition("#")[0])
-        if found.is_shared:
+        where = redact(remains.store.partition("#")[0])
+        if remains.is_shared:
             if place.folder is None or str(place.folder) not in where:
                 click.echo(f"the checkpoints in {where} stay: {_MAY_BE_ANOTHERS}", err=True)
-        elif found.store:
-            parts.append(f"{found.checkpoints} checkpoints in {where}")
+        elif remains.store:
+            parts.append(f"{remains.checkpoints} checkpoints in {where}")
         if messages := deletion.messages_of(place.name, url):
             parts.append(f"{len(messages)} messages in queues of workers")
         if place.folder is not None:
@@ -123,7 +123,7 @@ def delete_on_server(place: Place, is_wanted: Callable[[list[str]], bool], *, fo
         if not is_wanted(parts):
             return False
         if place.own_folder is None:
-            note(url, "delete", place.name, f"{len(found.trials)} trials, of {found.owner}")
+            note(url, "delete", place.name, f"{len(remains.trials)} trials, of {remains.owner}")
         with deletion.undriven(place.name, url) as journal:
             # Messages first, so that a failure leaves no orphans.
             deletion.remove_messages(deletion.messages_of(place.name, url), url)

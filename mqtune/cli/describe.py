@@ -53,7 +53,7 @@ def _attempt(attempt: Attempt, use: LiveUse | None) -> dict[str, object]:
         "source": attempt.source,
         "stdout": attempt.stdout_path,
         "stderr": attempt.stderr_path,
-        "seats": [_seat(each) for each in attempt.seats],
+        "seats": [_seat(seat) for seat in attempt.seats],
         "usage": usage_of(attempt, use),
         "use": described_use(use),
     }

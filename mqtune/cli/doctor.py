@@ -59,14 +59,14 @@ def command(broker: str | None, trainable: str | None, *, as_json: bool) -> None
 
     The exit code is 1 if there is a problem, and 0 if there are only warnings.
     """
-    found = []
+    findings = []
     for finding in _findings(broker, trainable):
-        found.append(finding)
+        findings.append(finding)
         if not as_json:
             _say(finding)
     if as_json:
-        print_json([finding._asdict() for finding in found])
-    if any(finding.state == "problem" for finding in found):
+        print_json([finding._asdict() for finding in findings])
+    if any(finding.state == "problem" for finding in findings):
         sys.exit(1)
 
 
@@ -116,15 +116,15 @@ def _gpus() -> Finding:
     from mqtune.worker.devices import find_gpus  # noqa: PLC0415 - as above
 
     try:
-        found = find_gpus("auto")
+        gpus = find_gpus("auto")
     except MqtuneError as error:
         return Finding(
             "GPUs", "warning", str(error), "nvidia-smi shows more; to choose GPUs by hand: mqtune worker --gpus 0,1"
         )
-    if not found:
+    if not gpus:
         return Finding("GPUs", "ok", "none here")
     mps = "; CUDA MPS is running, so trials that share a GPU compute at the same time" if _mps_runs() else ""
-    return Finding("GPUs", "ok", f"{len(found)} for workers here: {', '.join(found)}{mps}")
+    return Finding("GPUs", "ok", f"{len(gpus)} for workers here: {', '.join(gpus)}{mps}")
 
 
 def _mps_runs() -> bool:
@@ -300,7 +300,7 @@ def check_worker(info: WorkerInfo) -> Finding | None:
     if not meets(info.version):
         text = f"{info.name} has mqtune {info.version}, and takes no trials of drivers of {__version__}"
         return Finding("worker", "problem", text, UPGRADE)
-    if any(each.kind == "account" for each in info.impairments):
+    if any(impairment.kind == "account" for impairment in info.impairments):
         way_out = (
             f"start it again with the new password in its --driver-broker, on {info.host}: docs/how-to/passwords.md"
         )

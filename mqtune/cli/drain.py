@@ -109,10 +109,8 @@ def _workers_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[Wor
     Raises:
         ConfigurationError: one is missing or not unique.
     """
-    if _ALL in targets:
-        return connected
-    found = [find_worker(target, connected) for target in targets if ":" not in target]
-    return list({info.name: info for info in found}.values())
+    chosen = [find_worker(target, connected) for target in targets if ":" not in target and target != _ALL]
+    return connected if _ALL in targets else list({info.name: info for info in chosen}.values())
 
 
 def _devices_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[tuple[WorkerInfo, str]]:
@@ -121,14 +119,14 @@ def _devices_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[tup
     Raises:
         ConfigurationError: a worker is missing or not unique, or lacks the device.
     """
-    found = []
+    devices = []
     for worker, _, device in (target.rpartition(":") for target in targets if ":" in target):
         info = find_worker(worker, connected)
         if device not in (known := info.gpu_names):
-            there = f"it has {', '.join(dict.fromkeys(known))}" if known else "it has no GPUs: drain the worker"
-            raise ConfigurationError(f"worker {info.name} has no device {device!r}; {there}")
-        found.append((info, device))
-    return found
+            own = f"it has {', '.join(dict.fromkeys(known))}" if known else "it has no GPUs: drain the worker"
+            raise ConfigurationError(f"worker {info.name} has no device {device!r}; {own}")
+        devices.append((info, device))
+    return devices
 
 
 def _check_devices(
@@ -160,14 +158,14 @@ def find_worker(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
     Raises:
         ConfigurationError: it is missing or not unique.
     """
-    found = [info for info in connected if info.name == name] or [
+    matching = [info for info in connected if info.name == name] or [
         info for info in connected if info.name.partition("@")[0] == name
     ]
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(info.name for info in found or connected)
-    if found:
-        raise ConfigurationError(f"{name!r} is the name of {len(found)} workers: {names}; give the full name of one")
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(info.name for info in matching or connected)
+    if matching:
+        raise ConfigurationError(f"{name!r} is the name of {len(matching)} workers: {names}; give the full name of one")
     raise ConfigurationError(f"no worker {name!r} is connected; {f'there are: {names}' if names else 'there are none'}")
 
 

@@ -130,10 +130,10 @@ def _rows(events: Iterable[Event], answers: dict[str, RequestAnswered]) -> Itera
 
 def _event_cells(event: ExperimentEvent) -> tuple[str, ...]:
     given = " ".join(f"{name}={json.dumps(value, default=str)}" for name, value in event.arguments.items())
-    what = " ".join(part for part in (event.action, event.trial, given) if part)
+    request = " ".join(part for part in (event.action, event.trial, given) if part)
     answers = {None: "not answered yet", True: "done" if event.by else "", False: "refused"}
     answer = ": ".join(part for part in (answers[event.done], event.reason) if part)
-    return _when(event.at), printable(event.by), printable(what), printable(answer)
+    return _when(event.at), printable(event.by), printable(request), printable(answer)
 
 
 def _when(at: float) -> str:

@@ -79,8 +79,8 @@ def command(
                 say(part, nl=False)
         else:
             _write(view.results, path, format_, rows)
-            what = rows if format_ in ("csv", "jsonl", "parquet") else "trials and their reports"
-            say(f"{path}: the {what} of {view.results.name} as {format_}")
+            content = rows if format_ in ("csv", "jsonl", "parquet") else "trials and their reports"
+            say(f"{path}: the {content} of {view.results.name} as {format_}")
 
 
 def _format_of(path: Path | None) -> str:
@@ -118,8 +118,8 @@ def _log(name: str, broker: str | None, loggers: list[_Logger]) -> None:
 
 
 def _text(results: Results, format_: str, rows: Rows) -> Iterable[str]:
-    found = _rows(results, rows)
-    return [csv_text([*found])] if format_ == "csv" else (f"{json_text(row)}\n" for row in found)
+    table = _rows(results, rows)
+    return [csv_text([*table])] if format_ == "csv" else (f"{json_text(row)}\n" for row in table)
 
 
 def _rows(results: Results, rows: Rows) -> Iterable[Row]:

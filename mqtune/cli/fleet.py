@@ -58,15 +58,15 @@ def open_fleet(broker: str) -> Iterator[Fleet]:
 
 def described_worker(info: WorkerInfo) -> dict[str, object]:
     """Return a worker as plain values."""
-    impairments = [each._asdict() for each in info.impairments]
+    impairments = [impairment._asdict() for impairment in info.impairments]
     return {**dataclasses.asdict(info), "busy": busy_slots(info), "impairments": impairments}
 
 
-def impairment_text(each: Impairment) -> str:
+def impairment_text(impairment: Impairment) -> str:
     """Return an impairment's reason, duration and end."""
     now = time.time()
-    retry = f"; an attempt is tried in {duration(each.retry_at - now)}" if each.retry_at > now else ""
-    return f"{each.reason}; for {duration(max(0.0, now - each.since))}, until {each.ends}{retry}"
+    retry = f"; an attempt is tried in {duration(impairment.retry_at - now)}" if impairment.retry_at > now else ""
+    return f"{impairment.reason}; for {duration(max(0.0, now - impairment.since))}, until {impairment.ends}{retry}"
 
 
 _WORKER_HEADS: Final = ("name", "busy", "slots", "gpus", "up", "queue", "version", "drivers")
@@ -84,8 +84,8 @@ _VERBS: Final = {verb: text for verb, text in SECTIONS["Fleet"].items() if verb.
 
 
 def _find(verb: str) -> click.Command:
-    found: click.Command = import_module(_MODULES[verb]).COMMANDS[verb]
-    return found
+    nested: click.Command = import_module(_MODULES[verb]).COMMANDS[verb]
+    return nested
 
 
 @click.group(
@@ -120,7 +120,7 @@ def command(
 
 
 def _parameter(context: click.Context, name: str) -> click.Parameter:
-    return next(each for each in context.command.params if each.name == name)
+    return next(parameter for parameter in context.command.params if parameter.name == name)
 
 
 def _refuse_early_options(context: click.Context, verb: str) -> None:
@@ -159,15 +159,15 @@ def _show(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool) 
         for line in unmet_versions(connected, demands_on(broker)) if is_mixed else ():
             click.echo(printable(line))
         for info in workers:
-            for each in info.impairments:
-                click.echo(printable(f"{info.name}: {impairment_text(each)}"))
+            for impairment in info.impairments:
+                click.echo(printable(f"{info.name}: {impairment_text(impairment)}"))
     _print_section(Queue._fields, map(_queue_row, queues))
     shown = _RUN_HEADS if has_others(run.owner for run in runs or ()) else _RUN_HEADS[:-1]
     _print_section(shown, (_run_row(run)[: len(shown)] for run in runs or ()))
     if "runs" in sections and runs is not None and not owner:
-        waiting = [each for each in shares_on(broker, connected).shares or () if each.waiting_s]
+        waiting = [share for share in shares_on(broker, connected).shares or () if share.waiting_s]
         names = {busy_as(name): name for name in experiments_of(broker)} if waiting else {}
-        _print_section(_WAITING_HEADS, (_waiting_row(each, names) for each in waiting))
+        _print_section(_WAITING_HEADS, (_waiting_row(share, names) for share in waiting))
 
 
 def _runs(broker: str, *, is_needed: bool) -> list[Run] | None:
@@ -183,20 +183,20 @@ def _runs(broker: str, *, is_needed: bool) -> list[Run] | None:
 
 def _print_section(heads: Sequence[str], rows: Iterable[list[str]]) -> None:
     """Print a table after an empty line, unless it is empty."""
-    if found := list(rows):
+    if cells := list(rows):
         click.echo()
-        print_table(heads, found)
+        print_table(heads, cells)
 
 
 def _print_count(workers: Sequence[WorkerInfo]) -> None:
     slots, busy = sum(info.slots for info in workers), sum(map(busy_slots, workers))
     gpus = sum(len(info.gpu_names) for info in workers)
-    there = [
+    counts = [
         counted(len(workers), "worker"),
         f"{busy} of {slots} slots busy",
         *([counted(gpus, "GPU")] if gpus else []),
     ]
-    click.echo(" · ".join(there))
+    click.echo(" · ".join(counts))
 
 
 def unmet_versions(workers: Iterable[WorkerInfo], table: Table | None) -> Iterator[str]:
@@ -204,7 +204,9 @@ def unmet_versions(workers: Iterable[WorkerInfo], table: Table | None) -> Iterat
 
     Drivers' queues have their version in the name. Without any, this process's version counts.
     """
-    of_drivers = {version_in(queue) for each in (table.demands if table is not None else ()) for queue in each.queues}
+    of_drivers = {
+        version_in(queue) for demand in (table.demands if table is not None else ()) for queue in demand.queues
+    }
     of_drivers = of_drivers or {minor(__version__)}
     slots: Counter[str] = Counter()
     for info in workers:
@@ -247,7 +249,7 @@ def queues_of(fleet: Fleet, workers: Iterable[WorkerInfo]) -> list[Queue]:
         if info.slots or not info.drivers:
             groups.setdefault(info.queue, []).append(info)
     return [
-        Queue(name, len(group), sum(each.slots for each in group), sum(map(busy_slots, group)), _waiting(fleet, name))
+        Queue(name, len(group), sum(info.slots for info in group), sum(map(busy_slots, group)), _waiting(fleet, name))
         for name, group in groups.items()
     ]
 
@@ -307,18 +309,18 @@ def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -
     *table* is None if the account may not know it.
     """
     token = busy_as(name)
-    mine = next((each for each in table.demands if each.experiment == token), None) if table is not None else None
+    mine = next((demand for demand in table.demands if demand.experiment == token), None) if table is not None else None
     if table is None or mine is None:
         return f"a larger share, or a higher priority: mqtune set {name} --help"
-    others = [each for each in table.demands if each is not mine]
+    others = [demand for demand in table.demands if demand is not mine]
     rank = PRIORITIES.index(mine.priority)
-    higher = [p for p in PRIORITIES[:rank] if any(each.priority == p and each.wanted for each in others)]
+    higher = [p for p in PRIORITIES[:rank] if any(demand.priority == p and demand.wanted for demand in others)]
     if not higher:
         share = 2 * mine.weight
         above = _above_caps(mine, table, lambda cap: cap.share < share, f"--share {share:g}")
         return above or f"mqtune set {name} share={share:g}"
     register = register_of(workers)
-    shared = to_share(register.slots, register.busy, {each.experiment for each in table.demands})
+    shared = to_share(register.slots, register.busy, {demand.experiment for demand in table.demands})
 
     def slots_with(priority: Priority) -> int:
         wanted = [*others, replace(mine, priority=priority)]
@@ -342,9 +344,11 @@ def _above_caps(mine: Demand, table: Table, forbids: Callable[[Cap], bool], want
 def users_of_quota(pattern: str, table: Table | None, names: Iterable[str]) -> str:
     """Return the experiments that use a quota's slots, with counts; empty if unknown."""
     known = {busy_as(name): name for name in names}
-    using = [each for each in table.demands if pattern in each.quotas and each.running] if table is not None else []
-    using.sort(key=lambda each: -each.running)
-    shown = [f"{known.get(each.experiment, 'another experiment')} ({each.running})" for each in using[:_SHOWN]]
+    using = (
+        [demand for demand in table.demands if pattern in demand.quotas and demand.running] if table is not None else []
+    )
+    using.sort(key=lambda demand: -demand.running)
+    shown = [f"{known.get(demand.experiment, 'another experiment')} ({demand.running})" for demand in using[:_SHOWN]]
     more = f" and {len(using) - _SHOWN} more" if len(using) > _SHOWN else ""
     return ", ".join(shown) + more
 
@@ -384,17 +388,17 @@ def runs_on(broker: str) -> Iterator[Run]:
     """Yield the running attempts on a broker. Unreadable experiments are reported on stderr."""
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
-    with Client(broker) as there:
-        for each in there.experiments():
+    with Client(broker) as client:
+        for handle in client.experiments():
             try:
-                found = _runs_in(each, broker)
+                runs = _runs_in(handle, broker)
             except (BrokerUnavailable, AccessDenied):
                 raise
             except MqtuneError as error:
                 # It may be of another program or version. Others are still shown.
-                click.echo(f"mqtune: {printable(each.name)} can't be read: {printable(str(error))}", err=True)
+                click.echo(f"mqtune: {printable(handle.name)} can't be read: {printable(str(error))}", err=True)
             else:
-                yield from found
+                yield from runs
 
 
 def _runs_in(experiment: ExperimentHandle, broker: str) -> list[Run]:

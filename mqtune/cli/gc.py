@@ -83,27 +83,29 @@ def command(
             "--checkpoints needs the broker that had the experiments: --broker URL or $MQTUNE_BROKER"
         )
     with contextlib.ExitStack() as stack:
-        found, unseen, is_complete = left_here(), [], True
+        ended_items: list[Garbage] = []
+        unseen, is_complete = [], True
         if ended is not None:
             ages, is_complete = find_ended(broker, ended, doing="delete", force=force)
-            found += [_ended(name, broker, ended, force=force) for name in ages]
+            ended_items = [_ended(name, broker, ended, force=force) for name in ages]
+        items = [*left_here(), *ended_items]
         if broker:
             from mqtune.services.upkeep.garbage import garbage_on  # noqa: PLC0415 - only this needs redis
 
-            there = stack.enter_context(garbage_on(broker, places, unused_s=min_age_days * _DAY_S))
-            found, unseen = [*found, *there.found], there.unseen
+            search = stack.enter_context(garbage_on(broker, places, unused_s=min_age_days * _DAY_S))
+            items, unseen = [*items, *search.found], search.unseen
         for part in unseen:
             click.echo(f"mqtune: not searched: {part}", err=True)
         kept: list[Garbage] = []
         if as_json:
             is_real = yes and not dry_run
-            kept = [garbage for garbage in found if is_real and not garbage.delete()]
-            rows = [_row(garbage, is_deleted=is_real and garbage not in kept) for garbage in found]
+            kept = [garbage for garbage in items if is_real and not garbage.delete()]
+            rows = [_row(garbage, is_deleted=is_real and garbage not in kept) for garbage in items]
             print_json({"garbage": rows, "unseen": unseen})
-        elif not found:
+        elif not items:
             say("there is nothing to delete")
-        elif is_wanted([_line(garbage) for garbage in found], dry_run=dry_run, yes=yes):
-            kept = _delete(found)
+        elif is_wanted([_line(garbage) for garbage in items], dry_run=dry_run, yes=yes):
+            kept = _delete(items)
     if not is_complete or any(garbage.kind == _ENDED for garbage in kept):
         raise click.exceptions.Exit(1)
 
@@ -150,21 +152,21 @@ def _size(files: Iterable[Path]) -> int | None:
     return None
 
 
-def _delete(found: list[Garbage]) -> list[Garbage]:
+def _delete(items: list[Garbage]) -> list[Garbage]:
     """Delete garbage, and return the kept part."""
-    kept = [garbage for garbage in found if not garbage.delete()]
+    kept = [garbage for garbage in items if not garbage.delete()]
     for garbage in kept:
         say(f"kept    {_line(garbage)}: it is gone by now, or in use again")
-    say(f"{len(found) - len(kept)} of {len(found)} deleted")
+    say(f"{len(items) - len(kept)} of {len(items)} deleted")
     return kept
 
 
 def _row(garbage: Garbage, *, is_deleted: bool) -> dict[str, object]:
-    what = {"kind": garbage.kind, "experiment": garbage.experiment, "count": garbage.count, "bytes": garbage.bytes}
-    return {**what, "folder": garbage.folder, "deleted": is_deleted}
+    summary = {"kind": garbage.kind, "experiment": garbage.experiment, "count": garbage.count, "bytes": garbage.bytes}
+    return {**summary, "folder": garbage.folder, "deleted": is_deleted}
 
 
 def _line(garbage: Garbage) -> str:
-    what = _WHAT[garbage.kind].format(garbage.count)
+    content = _WHAT[garbage.kind].format(garbage.count)
     size = "" if garbage.bytes is None else f", {garbage.bytes / _KIB:.1f} KiB"
-    return f"{garbage.folder or garbage.experiment}: {what}{size}"
+    return f"{garbage.folder or garbage.experiment}: {content}{size}"

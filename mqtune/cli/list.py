@@ -16,7 +16,7 @@ import click
 from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.owners import has_others, is_of, owner_of, owner_option
-from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, names_on, opened
+from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, names_on, opened, state_text
 from mqtune.cli.submit import state_on
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
@@ -29,7 +29,6 @@ from mqtune.results.experiments import (
     duration,
     saved_experiments,
     script_in_words,
-    state_in_words,
     state_of_folder,
     with_failures,
 )
@@ -85,37 +84,37 @@ def command(
         return
     is_alone, is_filtered = broker is not None and is_asked_for(), bool(tags or notes)
     here = [] if is_alone else [described_here(folder) for folder in saved_experiments()]
-    there: list[_Summary] = []
+    remote: list[_Summary] = []
     problem = None
     if broker:
         try:
             # Labels are in the journal.
-            there = _described_on(broker, math.inf if is_filtered else ENTRIES)
+            remote = _described_on(broker, math.inf if is_filtered else ENTRIES)
         except MqtuneError as error:
             # This machine's are listed nevertheless.
             problem = error
-    here, there = listed_once(here, there)
+    here, remote = listed_once(here, remote)
     if is_filtered:
-        here, there = ([each for each in some if _labels(each).match(tags, notes)] for some in (here, there))
+        here, remote = ([summary for summary in some if _labels(summary).match(tags, notes)] for some in (here, remote))
     if owner:
-        here, there = ([each for each in some if is_of(owner_of(each), owner)] for some in (here, there))
+        here, remote = ([summary for summary in some if is_of(owner_of(summary), owner)] for some in (here, remote))
         is_filtered = True
     if as_json:
         if problem is not None:
             raise problem
-        print_json([*here, *there])
+        print_json([*here, *remote])
         return
     if here:
         _print(here)
     elif is_filtered and not broker:
         click.echo(f"no experiment in {mqtune_home()} has {_wanted(owner)}")
-    elif not is_filtered and not is_alone and not there:
+    elif not is_filtered and not is_alone and not remote:
         more = "" if broker else "; try: mqtune demo"
         click.echo(f"no experiments in {mqtune_home()}{more}")
     if problem is not None:
         raise problem
     if broker:
-        _print_broker(broker, there, wanted=_wanted(owner) if is_filtered else "")
+        _print_broker(broker, remote, wanted=_wanted(owner) if is_filtered else "")
 
 
 def _all_names(broker: str | None) -> tuple[str, ...]:
@@ -157,37 +156,49 @@ def _list_named(views: list[View], labels: Labels, owner: str, *, compare: bool,
 
 def _comparison(view: View) -> list[str]:
     experiment, best = view.results.experiment, view.results.experiment.best
-    found = ["", "", ""]
+    best_cells = ["", "", ""]
     if best is not None:
-        found = [f"{printable(experiment.metric)}={short_value(best.best_value)}", best.id, short_config(best.config)]
+        best_cells = [
+            f"{printable(experiment.metric)}={short_value(best.best_value)}",
+            best.id,
+            short_config(best.config),
+        ]
     elif front := experiment.pareto_front:
-        found[0] = f"Pareto front: {len(front)}"
-    return [printable(experiment.name), view.state, str(len(experiment.trials)), duration(experiment.run_s), *found]
+        best_cells[0] = f"Pareto front: {len(front)}"
+    return [
+        printable(experiment.name),
+        view.state,
+        str(len(experiment.trials)),
+        duration(experiment.run_s),
+        *best_cells,
+    ]
 
 
-def listed_once(here: list[_Summary], there: list[_Summary]) -> tuple[list[_Summary], list[_Summary]]:
+def listed_once(here: list[_Summary], remote: list[_Summary]) -> tuple[list[_Summary], list[_Summary]]:
     """Return the experiments only on this machine, and those on a broker.
 
     The broker's data wins. A copy here supplies facts that are too far back in the broker's journal.
     """
-    on_broker = {each["name"]: each for each in there}
+    on_broker = {summary["name"]: summary for summary in remote}
     copies = {
-        each["name"]: each for each in here if each["name"] in on_broker and _is_copy(each, on_broker[each["name"]])
+        summary["name"]: summary
+        for summary in here
+        if summary["name"] in on_broker and _is_copy(summary, on_broker[summary["name"]])
     }
     return (
-        [each for each in here if each["name"] not in copies],
-        [each if "error" in each else {**copies.get(each["name"], {}), **each} for each in there],
+        [summary for summary in here if summary["name"] not in copies],
+        [summary if "error" in summary else {**copies.get(summary["name"], {}), **summary} for summary in remote],
     )
 
 
-def _is_copy(here: _Summary, there: _Summary) -> bool:
+def _is_copy(here: _Summary, remote: _Summary) -> bool:
     """Return whether an experiment here is a copy of a broker's.
 
     Only the name decides if the broker's is unreadable.
     """
-    if "error" in there:
+    if "error" in remote:
         return "place" in here and not (Path(here["place"]) / SERVER_FOLDER).is_dir()
-    return here.get("created_at") == there.get("created_at")
+    return here.get("created_at") == remote.get("created_at")
 
 
 def _labels(described: _Summary) -> Labels:
@@ -215,21 +226,21 @@ def _described_on(url: str, most: float) -> list[_Summary]:
     """Return a broker's experiments, briefly if a journal has more than *most* entries."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
-    found: list[_Summary] = []
-    with Client(url) as there:
-        for experiment in there.experiments():
+    summaries: list[_Summary] = []
+    with Client(url) as client:
+        for experiment in client.experiments():
             try:
                 if (state := experiment.state()) is not None:
-                    found.append(described_there(state, url, there.place, most))
+                    summaries.append(described_there(state, url, client.place, most))
                 elif (submitted := state_on(experiment.name, url)) is not None:
                     # It has not begun, and may never.
-                    found.append(_described_submission(experiment.name, submitted, there.place))
+                    summaries.append(_described_submission(experiment.name, submitted, client.place))
             except (BrokerUnavailable, AccessDenied):
                 raise
             except MqtuneError as error:
                 # It may be of another program or version.
-                found.append({"name": experiment.name, "place": there.place, "error": str(error)})
-    return found
+                summaries.append({"name": experiment.name, "place": client.place, "error": str(error)})
+    return summaries
 
 
 def _described_submission(name: str, state: SubmissionState, place: str) -> _Summary:
@@ -243,19 +254,18 @@ def described_there(state: ExperimentState, url: str, place: str, most: float = 
     if state.entries <= most:
         with opened(Place(state.name, None, url)) as view:
             return described_experiment(view)
-    words = state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s, script=state.script)
     plain = {"name": state.name, "outcome": state.outcome, "created_at": state.created_at}
     plain["owner"] = state.owner._asdict()
-    return {**plain, "metric": state.metric, "state": words, "place": place}
+    return {**plain, "metric": state.metric, "state": state_text(state), "place": place}
 
 
-def _print_broker(url: str, there: list[_Summary], *, wanted: str) -> None:
+def _print_broker(url: str, remote: list[_Summary], *, wanted: str) -> None:
     from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
 
     of_these = f" with {wanted}" if wanted else ""
-    click.echo(f"\non {printable(redact(url))}{':' if there else f': no experiments{of_these}'}")
-    if there:
-        _print(there)
+    click.echo(f"\non {printable(redact(url))}{':' if remote else f': no experiments{of_these}'}")
+    if remote:
+        _print(remote)
         click.echo("details: mqtune show --broker … NAME")
 
 

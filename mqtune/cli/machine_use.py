@@ -42,8 +42,8 @@ def uses_on(url: str | None, workers: Collection[tuple[str, str]]) -> Uses:
 
 def use_in(uses: Uses, experiment: str, worker: str, trial: str, attempt: int) -> LiveUse | None:
     """Return an attempt's current use, or None."""
-    found = uses.get((experiment, worker), {}).get(trial)
-    return found if found is not None and found.attempt == attempt else None
+    use = uses.get((experiment, worker), {}).get(trial)
+    return use if use is not None and use.attempt == attempt else None
 
 
 def is_running(attempt: Attempt) -> bool:
@@ -56,10 +56,10 @@ def uses_of(place: Place, trials: Iterable[Trial]) -> dict[str, LiveUse]:
     running = [trial for trial in trials if trial.attempts and is_running(trial.attempts[-1])]
     url = live_broker(place) if running else None
     uses = uses_on(url, [(place.name, trial.attempt.worker) for trial in running])
-    found = (
+    pairs = (
         (trial.id, use_in(uses, place.name, trial.attempt.worker, trial.id, trial.attempt.number)) for trial in running
     )
-    return {id_: use for id_, use in found if use is not None}
+    return {id_: use for id_, use in pairs if use is not None}
 
 
 def described_use(use: LiveUse | None) -> dict[str, object] | None:
@@ -118,16 +118,16 @@ def usage_text(usage: Mapping[str, float]) -> str:
 
 
 def _gpu_parts(usage: Mapping[str, float]) -> list[str]:
-    found = []
+    parts = []
     if "gpu_percent" in usage:
-        found.append(f"{usage['gpu_percent']:.0f} % (up to {usage.get('gpu_percent_peak', 0):.0f} %)")
+        parts.append(f"{usage['gpu_percent']:.0f} % (up to {usage.get('gpu_percent_peak', 0):.0f} %)")
     if "gpu_memory_bytes_peak" in usage:
         asked = usage.get("gpu_memory_bytes_asked")
         more = f", and it asked for {_size(asked)}" if asked is not None else ""
-        found.append(f"up to {_size(usage['gpu_memory_bytes_peak'])}{more}")
+        parts.append(f"up to {_size(usage['gpu_memory_bytes_peak'])}{more}")
     if "gpu_power_w" in usage:
-        found.append(f"{usage['gpu_power_w']:.0f} W ({_energy(usage.get('gpu_energy_j', 0))})")
-    return [f"GPU {found[0]}", *found[1:]] if found else []
+        parts.append(f"{usage['gpu_power_w']:.0f} W ({_energy(usage.get('gpu_energy_j', 0))})")
+    return [f"GPU {parts[0]}", *parts[1:]] if parts else []
 
 
 def _process_parts(usage: Mapping[str, float]) -> Iterator[str]:

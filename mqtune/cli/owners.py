@@ -26,8 +26,8 @@ force_option = click.option("--force", is_flag=True, help="Act even if it belong
 
 def owner_of(described: Mapping[str, Any]) -> Owner:
     """Return the owner in a summary; NOBODY if missing."""
-    found = described.get("owner")
-    return Owner(**{part: str(found.get(part, "")) for part in Owner._fields}) if isinstance(found, dict) else NOBODY
+    owner = described.get("owner")
+    return Owner(**{part: str(owner.get(part, "")) for part in Owner._fields}) if isinstance(owner, dict) else NOBODY
 
 
 def is_of(owner: Owner, wanted: str) -> bool:
@@ -43,7 +43,7 @@ def has_others(owners: Iterable[Owner]) -> bool:
     return any(owner != NOBODY and not owner.is_same(me) for owner in owners)
 
 
-def check_owner(url: str, what: str, owner: Owner, *, doing: str, force: bool) -> None:
+def check_owner(url: str, owned: str, owner: Owner, *, doing: str, force: bool) -> None:
     """Refuse to act on another's property on this server; see ``audit.check_owner``.
 
     Raises:
@@ -52,7 +52,7 @@ def check_owner(url: str, what: str, owner: Owner, *, doing: str, force: bool) -
     from mqtune.services.ownership import audit  # noqa: PLC0415 - only this needs redis
 
     with _client_of(url) as client:
-        audit.check_owner(client, what, owner, doing=doing, force=force)
+        audit.check_owner(client, owned, owner, doing=doing, force=force)
 
 
 def note(url: str, action: AuditAction, target: str, detail: str = "") -> None:

@@ -33,7 +33,7 @@ from mqtune.results.labelling import is_in_folder_alone
 from mqtune.results.results import Results
 
 if TYPE_CHECKING:
-    from mqtune.client import ExperimentHandle
+    from mqtune.client import ExperimentHandle, ExperimentState
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -67,18 +67,18 @@ def is_asked_for(option: str = "broker") -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
-def chosen(what: str, given: str, names: Sequence[str]) -> str | None:
+def chosen(kind: str, given: str, names: Sequence[str]) -> str | None:
     """Return the name equal to *given*, or the only one with that prefix, or None.
 
     Raises:
         ConfigurationError: several names have that prefix.
     """
-    found = (
+    matching = (
         [given] if given in names else list(dict.fromkeys(name for name in names if given and name.startswith(given)))
     )
-    if len(found) > 1:
-        raise ConfigurationError(f"{what} {given!r} may be any of {names_in_words(found)}; give more of the name")
-    return found[0] if found else None
+    if len(matching) > 1:
+        raise ConfigurationError(f"{kind} {given!r} may be any of {names_in_words(matching)}; give more of the name")
+    return matching[0] if matching else None
 
 
 def whole_name(name: str, broker: str | None) -> str:
@@ -88,11 +88,11 @@ def whole_name(name: str, broker: str | None) -> str:
         ConfigurationError: it is ambiguous.
     """
     here = [folder.name for folder in saved_experiments()]
-    there: list[str] = []
+    remote: list[str] = []
     if broker and name not in here:
         with contextlib.suppress(MqtuneError):
-            there = names_on(broker)
-    return chosen("experiment", name, [*here, *there]) or name
+            remote = names_on(broker)
+    return chosen("experiment", name, [*here, *remote]) or name
 
 
 def find_place(name: str, broker: str | None) -> Place:
@@ -107,21 +107,21 @@ def find_place(name: str, broker: str | None) -> Place:
     here = [] if broker and is_asked_for() else [folder.name for folder in saved_experiments()]
     if name not in here and not (broker and is_asked_for()) and (Path(name) / JOURNAL_FILE).is_file():
         return Place(Path(name).resolve().name, Path(name), broker)
-    there: list[str] = []
+    remote: list[str] = []
     if broker and name not in here:
         try:
-            there = names_on(broker)
+            remote = names_on(broker)
         except MqtuneError:
             if chosen("experiment", name, here) is None:
                 raise
-    found = chosen("experiment", name, [*here, *there])
-    if found is None:
+    full_name = chosen("experiment", name, [*here, *remote])
+    if full_name is None:
         if broker:
             # Its error lists the broker's experiments.
             _refuse(name, broker)
         find_experiment(name)
         raise ConfigurationError(f"there is no experiment {name!r}")
-    return Place(found, mqtune_home() / found if found in here else None, broker)
+    return Place(full_name, mqtune_home() / full_name if full_name in here else None, broker)
 
 
 def newest_place(broker: str | None) -> Place:
@@ -144,15 +144,15 @@ def names_on(broker: str) -> list[str]:
     """Return the names of a broker's experiments, newest first."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
-    with Client(broker) as there:
-        return [experiment.name for experiment in there.experiments()]
+    with Client(broker) as client:
+        return [experiment.name for experiment in client.experiments()]
 
 
 def _refuse(name: str, broker: str) -> None:
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
-    with Client(broker) as there:
-        there.experiment(name)
+    with Client(broker) as client:
+        client.experiment(name)
 
 
 @contextlib.contextmanager
@@ -171,9 +171,9 @@ def opened(place: Place) -> Iterator[View]:
                 state = with_failures(_state(place, place.folder, results), results.experiment.statuses)
                 view = View(results, state, str(results.folder))
         except CopyIncomplete:
-            if (found := _server_view(place, stack)) is None:
+            if (server_view := _server_view(place, stack)) is None:
                 raise
-            view = found
+            view = server_view
         yield view
 
 
@@ -181,15 +181,11 @@ def opened(place: Place) -> Iterator[View]:
 def _read_there(name: str, url: str) -> Iterator[View]:
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
-    with Client(url) as there, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
-        experiment = there.experiment(name)
-        results, found = experiment.results(Path(folder)), experiment.state()
-        state = (
-            ""
-            if found is None
-            else state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s, script=found.script)
-        )
-        yield View(results, with_failures(state, results.experiment.statuses), there.place)
+    with Client(url) as client, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+        experiment = client.experiment(name)
+        results, state = experiment.results(Path(folder)), experiment.state()
+        text = "" if state is None else state_text(state)
+        yield View(results, with_failures(text, results.experiment.statuses), client.place)
 
 
 def _server_view(place: Place, stack: contextlib.ExitStack) -> View | None:
@@ -208,12 +204,17 @@ def _state(place: Place, folder: Path, results: Results) -> str:
         from mqtune.client import Client  # noqa: PLC0415 - as above
 
         # Without an answer, the copy decides.
-        with contextlib.suppress(MqtuneError), Client(place.broker) as there:
-            found = there.experiment(place.name).state()
+        with contextlib.suppress(MqtuneError), Client(place.broker) as client:
+            state = client.experiment(place.name).state()
             # Another experiment may have this name there.
-            if found is not None and found.created_at == results.experiment.created_at:
-                return state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s, script=found.script)
+            if state is not None and state.created_at == results.experiment.created_at:
+                return state_text(state)
     return state_of_folder(folder, results.outcome)
+
+
+def state_text(state: ExperimentState) -> str:
+    """Return the state of a broker's experiment in a few words."""
+    return state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s, script=state.script)
 
 
 def live_broker(place: Place) -> str | None:
@@ -237,8 +238,8 @@ def steered(place: Place, *, force: bool = False) -> Iterator[ExperimentHandle]:
     """
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
-    with server_of(place) as url, Client(url) as there:
-        yield there.experiment(place.name, force=force or place.own_folder is not None)
+    with server_of(place) as url, Client(url) as client:
+        yield client.experiment(place.name, force=force or place.own_folder is not None)
 
 
 @contextlib.contextmanager
@@ -288,13 +289,13 @@ def find_trial(experiment: Experiment, given: str) -> TrialId:
     ids = list(experiment.trials)
     if (padded := TrialId(given.zfill(4))) in experiment.trials:
         return padded
-    if (found := chosen("trial", given, ids)) is not None:
-        return TrialId(found)
+    if (full_id := chosen("trial", given, ids)) is not None:
+        return TrialId(full_id)
     if given == BEST and not experiment.objective.is_single:
         front = [trial.id for trial in experiment.pareto_front]
-        there = f"on its Pareto front are {names_in_words(front)}" if front else "its Pareto front is empty yet"
+        front_text = f"on its Pareto front are {names_in_words(front)}" if front else "its Pareto front is empty yet"
         raise ConfigurationError(
-            f"experiment {experiment.name!r} has several metrics, and so no single best trial; {there}"
+            f"experiment {experiment.name!r} has several metrics, and so no single best trial; {front_text}"
         )
     if given == BEST:
         raise ConfigurationError(f"experiment {experiment.name!r} has no best trial yet: no trial has a value")

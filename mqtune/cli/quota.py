@@ -90,16 +90,19 @@ def _quota(
         if aging_h is not None:
             note(client, "aging", "*", f"{aging_h:g} h")
             quotas.set_aging(aging_h * _HOUR_S or math.inf)
-        found, capped, aging_s = quotas.all(), quotas.caps(), quotas.aging_s()
+        limits, capped, aging_s = quotas.all(), quotas.caps(), quotas.aging_s()
     if as_json:
         print_json(
-            [*(each._asdict() for each in found), *({"pattern": name, **cap._asdict()} for name, cap in capped.items())]
+            [
+                *(quota._asdict() for quota in limits),
+                *({"pattern": name, **cap._asdict()} for name, cap in capped.items()),
+            ]
         )
         return
-    if not found:
+    if not limits:
         say("there are no quotas")
     else:
-        print_table(["experiments", "slots", "running"], [[name, str(most), str(now)] for name, most, now in found])
+        print_table(["experiments", "slots", "running"], [[name, str(most), str(now)] for name, most, now in limits])
     if capped:
         rows = (
             [name, cap.priority, *("any" if most == math.inf else f"{most:g}" for most in cap[1:-1]), cap.by]

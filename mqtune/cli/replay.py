@@ -74,16 +74,19 @@ def command(
 
     with opened(find_place(name, broker)) as view:
         replay = Replay(view.results)
-        replays = [replay.run(each, searcher=searcher, slots=slots) for each in wanted or [None]]
+        replays = [replay.run(scheduler, searcher=searcher, slots=slots) for scheduler in wanted or [None]]
         if as_json:
-            told = [{**asdict(each.course), "verdict": each.verdict, "certain": each.is_certain} for each in replays]
+            told = [
+                {**asdict(replayed.course), "verdict": replayed.verdict, "certain": replayed.is_certain}
+                for replayed in replays
+            ]
             print_json({"name": view.results.name, "original": asdict(replay.original), "replays": told})
             return
         names = [f"replay {number}" if len(replays) > 1 else "replay" for number, _ in enumerate(replays, 1)]
-        columns = [_cells(course) for course in (replay.original, *(each.course for each in replays))]
-        print_table(["", "recorded", *names], [[label, *(each[label] for each in columns)] for label in columns[0]])
-        for column, each in zip(names, replays, strict=True):
-            say(f"{column}: {each.verdict}" if len(replays) > 1 else each.verdict)
+        columns = [_cells(course) for course in (replay.original, *(replayed.course for replayed in replays))]
+        print_table(["", "recorded", *names], [[label, *(cells[label] for cells in columns)] for label in columns[0]])
+        for name_of_replay, replayed in zip(names, replays, strict=True):
+            say(f"{name_of_replay}: {replayed.verdict}" if len(replays) > 1 else replayed.verdict)
 
 
 def scheduler_of(text: str) -> Scheduler:
@@ -97,8 +100,10 @@ def scheduler_of(text: str) -> Scheduler:
         parsed = ast.parse(text.strip(), mode="eval").body
         call = parsed if isinstance(parsed, ast.Call) else ast.Call(parsed, [], [])
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        arguments = [ast.literal_eval(each) for each in call.args]
-        named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
+        arguments = [ast.literal_eval(argument) for argument in call.args]
+        named = {
+            str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg is not None
+        }
         is_plain = len(named) == len(call.keywords)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         name, is_plain = "", False

@@ -107,12 +107,12 @@ def command(
     with opened(place) as view:
         results = view.results
         if trial is not None:
-            found = results[find_trial(results.experiment, trial)]
-            use = _use(place, found)
-            print_json(described_trial(found.trial, use)) if as_json else _show_trial(output(), results, found, use)
+            result = results[find_trial(results.experiment, trial)]
+            use = _use(place, result)
+            print_json(described_trial(result.trial, use)) if as_json else _show_trial(output(), results, result, use)
         elif as_json:
             shown, _ = asked.trials(results.experiment)
-            print_json({**described_experiment(view), "table": [described_trial(each) for each in shown]})
+            print_json({**described_experiment(view), "table": [described_trial(shown_trial) for shown_trial in shown]})
         else:
             warnings = idle_warnings(uses_of(place, results.experiment.trials.values()))
             show_experiment(output(), results, view.state, view.place, asked, warnings=warnings)
@@ -174,8 +174,8 @@ class Selection(NamedTuple):
 BEST_TRIALS: Final = Selection()
 
 
-def _use(place: Place, found: TrialResult) -> LiveUse | None:
-    return uses_of(place, [found.trial]).get(found.id)
+def _use(place: Place, result: TrialResult) -> LiveUse | None:
+    return uses_of(place, [result.trial]).get(result.id)
 
 
 def show_experiment(
@@ -251,15 +251,15 @@ def _show_failed(console: Console, results: Results, *, show_all: bool) -> None:
 
 def _show_trial(console: Console, results: Results, result: TrialResult, use: LiveUse | None) -> None:
     objective = results.experiment.objective
-    found = f"best {printable(objective.metrics[0])}={short_value(result.value)}"
+    best = f"best {printable(objective.metrics[0])}={short_value(result.value)}"
     if not objective.is_single:
-        found = ", ".join(
+        best = ", ".join(
             f"{printable(name)}={short_value(result.metrics.get(name, math.nan))}" for name in objective.metrics
         )
     why = f" ({printable(result.reason)})" if result.reason else ""
     console.print(Text(f"trial {result.id}", "bold"), f"of {results.name} · {result.status.name}{why}")
     late = f", {result.trial.late_reports} late" if result.trial.late_reports else ""
-    console.print(f"{counted(result.trial.reports, 'report')}{late} · {found}")
+    console.print(f"{counted(result.trial.reports, 'report')}{late} · {best}")
     _show_labels(console, result.trial.labels)
     at = "metrics at its best" if objective.is_single else "metrics of the report that counts"
     for title, values in (("config", result.config), (at, result.metrics)):

@@ -272,10 +272,10 @@ def tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
             _say(outcome, name)
     if as_json:
         print_json([outcome._asdict() for outcome in told])
-    waiting = [each for each in told if not each.done and not each.refused]
-    if not as_json and any(each.reason.startswith("no driver") for each in waiting):
+    waiting = [outcome for outcome in told if not outcome.done and not outcome.refused]
+    if not as_json and any(outcome.reason.startswith("no driver") for outcome in waiting):
         click.echo(f"continue it: mqtune drive {name}, or run its script again", err=True)
-    if code := 1 if any(each.refused for each in told) else NOT_YET if waiting else 0:
+    if code := 1 if any(outcome.refused for outcome in told) else NOT_YET if waiting else 0:
         sys.exit(code)
 
 
@@ -286,13 +286,13 @@ def _say(outcome: Outcome, name: str) -> None:
 
 def in_words(outcome: Outcome, name: str) -> str:
     """Return a request's outcome in words."""
-    what = f"trial {outcome.trial}" if outcome.trial else name
+    target = f"trial {outcome.trial}" if outcome.trial else name
     if outcome.refused:
         action = outcome.action if outcome.trial else _OF_EXPERIMENT.get(outcome.action, outcome.action)
-        return f"can't {action} {what}: {outcome.reason}"
+        return f"can't {action} {target}: {outcome.reason}"
     if outcome.done:
-        return f"{what} {_done(outcome)}{f': {outcome.reason}' if outcome.reason else ''}"
-    return f"{what}: {outcome.action} is requested; {outcome.reason}"
+        return f"{target} {_done(outcome)}{f': {outcome.reason}' if outcome.reason else ''}"
+    return f"{target}: {outcome.action} is requested; {outcome.reason}"
 
 
 def _done(outcome: Outcome) -> str:
@@ -410,19 +410,19 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     submitted = submission_of(place)
     if submitted is None or submitted.has_ended or not place.broker:
         return None
-    with Client(place.broker) as there:
-        if there.has_begun(place.name):
-            state = there.experiment(place.name).state()
+    with Client(place.broker) as client:
+        if client.has_begun(place.name):
+            state = client.experiment(place.name).state()
             if state is None or state.outcome != "finished":
                 return None
     if submitted.submission is not None:
-        what = f"the script submitted as {place.name!r}"
-        check_owner(place.broker, what, submitted.submission.owner, doing="end", force=force)
+        script = f"the script submitted as {place.name!r}"
+        check_owner(place.broker, script, submitted.submission.owner, doing="end", force=force)
     note(place.broker, "halt", place.name)
     with contextlib.closing(connect(place.broker, role="operator")) as client:
         who = person(client)
-        found = Submissions(client, patience_s=CONNECT_TIMEOUT_S).halt(place.name, f"by {who}")
-    told = "its script ends within a minute" if found == "told" else "its script is no longer running"
+        halted = Submissions(client, patience_s=CONNECT_TIMEOUT_S).halt(place.name, f"by {who}")
+    told = "its script ends within a minute" if halted == "told" else "its script is no longer running"
     return Outcome("end", "", done=True, reason=told)
 
 
@@ -461,8 +461,8 @@ def _resume(
 ) -> None:
     action = "resume" if origin is None else "restart"
     how: dict[str, object] = {"config": config_of(configs) or None, "reason": reason, "wait_s": wait_s}
-    found = None if origin == _SCRATCH else origin
-    steer_trials(action, name, broker, choice, how, force=force, as_json=as_json, yes=yes, origin=found)
+    source = None if origin == _SCRATCH else origin
+    steer_trials(action, name, broker, choice, how, force=force, as_json=as_json, yes=yes, origin=source)
 
 
 @click.command("add")

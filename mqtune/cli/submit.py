@@ -116,7 +116,7 @@ def _submit(name: str | None, script: Path, arguments: tuple[str, ...], folder: 
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
     from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, check_key  # noqa: PLC0415
 
-    folder, script = (Path(os.path.abspath(each)) for each in (folder, script))
+    folder, script = (Path(os.path.abspath(given)) for given in (folder, script))
     if folder not in script.parents:
         raise ConfigurationError(f"{script} is not in --bundle {folder}; give the folder of your project")
     if script.suffix != ".py":
@@ -157,7 +157,12 @@ def why_no_driver_slot(name: str, workers: Collection[WorkerInfo]) -> str:
     if any(serves(info.experiments, name) for info in offering):
         return ""
     only = f", but to {' and '.join(sorted({info.experiments for info in offering}))}" if offering else ""
-    refused = [(info.name, each.reason) for info in workers for each in info.impairments if each.kind == "account"]
+    refused = [
+        (info.name, impairment.reason)
+        for info in workers
+        for impairment in info.impairments
+        if impairment.kind == "account"
+    ]
     notes = "".join(f"; {worker}: {reason}" for worker, reason in refused[:_SHOWN])
     return f"no worker of this fleet offers driver slots to {name!r}{only}{notes}"
 
@@ -170,18 +175,13 @@ def _follow(name: str, broker: str) -> None:
         print_output(follow_driver(name, broker))
     except KeyboardInterrupt:
         click.echo(
-            f"\n{name} continues; its output: mqtune logs {name} {DRIVER} -f; to end it: {way_to_end(name)}", err=True
+            f"\n{name} continues; its output: mqtune logs {name} {DRIVER} -f; to end it: mqtune end {name}", err=True
         )
         sys.exit(INTERRUPTED_CODE)
     state = state_on(name, broker)
     if state is not None and state.how != "done":
         click.echo(printable(f"mqtune: {name}: {script_in_words(state)}"), err=True)
         sys.exit(state.code if state.code and state.code > 0 else 1)
-
-
-def way_to_end(name: str) -> str:
-    """Return the command that ends a submission and its experiment."""
-    return f"mqtune end {name}"
 
 
 def submission_of(place: Place) -> SubmissionState | None:

@@ -39,8 +39,8 @@ def past_time(text: str) -> float:
     Raises:
         click.BadParameter: the text is invalid.
     """
-    if (found := _AGO.fullmatch(text)) is not None:
-        return time.time() - int(found[1]) * _UNITS_S[found[2]]
+    if (matched := _AGO.fullmatch(text)) is not None:
+        return time.time() - int(matched[1]) * _UNITS_S[matched[2]]
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
@@ -80,10 +80,10 @@ def config_of(texts: Iterable[str]) -> Config:
 
 
 def _object(text: str) -> dict[str, object]:
-    found = value_of(text)
-    if not isinstance(found, dict):
+    value = value_of(text)
+    if not isinstance(value, dict):
         raise click.UsageError(f"{text!r} is not a JSON object")
-    return found
+    return value
 
 
 def _parts(text: str) -> list[str]:
@@ -142,19 +142,19 @@ _GROUPS: Final[dict[str, Callable[[Trial], Mapping[str, object]]]] = {
 def value_in(trial: Trial, name: str) -> object:
     """Return a trial's named value: its own column, or from its config or metrics."""
     group, _, rest = name.partition(".")
-    if rest and group in _GROUPS and (found := _entry(_GROUPS[group](trial), rest)) is not ABSENT:
-        return found
+    if rest and group in _GROUPS and (own := _entry(_GROUPS[group](trial), rest)) is not ABSENT:
+        return own
     if name in _OWN:
         return _OWN[name](trial)
-    found = _entry(trial.config, name)
-    return found if found is not ABSENT else _entry(trial.best_metrics, name)
+    own = _entry(trial.config, name)
+    return own if own is not ABSENT else _entry(trial.best_metrics, name)
 
 
 def _entry(values: Mapping[str, object], name: str) -> object:
-    found = values.get(name, ABSENT)
-    if found is not ABSENT and not isinstance(found, Mapping):
-        return found
-    return dict(flatten(values)).get(name, ABSENT) if found is not ABSENT or "." in name else ABSENT
+    value = values.get(name, ABSENT)
+    if value is not ABSENT and not isinstance(value, Mapping):
+        return value
+    return dict(flatten(values)).get(name, ABSENT) if value is not ABSENT or "." in name else ABSENT
 
 
 def _names_in(trials: Iterable[Trial]) -> dict[str, None]:
@@ -191,9 +191,9 @@ def in_order(experiment: Experiment, trials: Iterable[Trial], name: str, *, reve
     if metric in objective.metrics:
         is_max = objective.modes[objective.metrics.index(metric)] == "max"
     with_it = [(value, trial) for value, trial in values if value is not ABSENT and not _is_nan(value)]
-    ordered = sorted(with_it, key=lambda each: _sort_key(each[0]), reverse=is_max != reverse)
-    found = {trial.id: trial for _, trial in ordered}
-    return [*found.values(), *(trial for trial in every if trial.id not in found)]
+    ordered = sorted(with_it, key=lambda pair: _sort_key(pair[0]), reverse=is_max != reverse)
+    by_id = {trial.id: trial for _, trial in ordered}
+    return [*by_id.values(), *(trial for trial in every if trial.id not in by_id)]
 
 
 def _is_nan(value: object) -> bool:

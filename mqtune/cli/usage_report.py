@@ -61,14 +61,14 @@ def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None
     """
     until = time.time()
     shares, problems = [], []
-    for each in _places(broker):
+    for place in _places(broker):
         try:
-            share = _share_of(each, broker, since, until)
+            share = _share_of(place, broker, since, until)
         except (BrokerUnavailable, AccessDenied):
             raise
         except (MqtuneError, OSError) as error:
             # It may be of another program or version. Others are still counted.
-            problems.append(f"{each['name']} is not counted: {error}")
+            problems.append(f"{place['name']} is not counted: {error}")
             continue
         if share is not None:
             shares.append(share)
@@ -76,8 +76,8 @@ def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None
         click.echo(f"mqtune: {printable(text)}", err=True)
     groups = _grouped(shares, by)
     if as_json:
-        found = [{**_described(group, by), **_figures(used)} for group, used in groups]
-        print_json({"since": since, "until": until, "by": by, "rows": found, "problems": problems})
+        described = [{**_described(group, by), **_figures(used)} for group, used in groups]
+        print_json({"since": since, "until": until, "by": by, "rows": described, "problems": problems})
         return
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
     if not groups:
@@ -103,8 +103,8 @@ def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None
 def _places(broker: str | None) -> Iterator[dict[str, Any]]:
     """Yield the experiments here and on a broker, each once."""
     here = [] if broker is not None and is_asked_for() else list(map(_described_here, saved_experiments()))
-    there = _described_on(broker) if broker else []
-    alone, shared = listed_once(here, there)
+    remote = _described_on(broker) if broker else []
+    alone, shared = listed_once(here, remote)
     yield from alone
     yield from shared
 
@@ -120,42 +120,42 @@ def _described_here(folder: Path) -> dict[str, Any]:
 def _described_on(url: str) -> list[dict[str, Any]]:
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
-    found: list[dict[str, Any]] = []
-    with Client(url) as there:
-        for experiment in there.experiments():
-            plain = {"name": experiment.name, "place": there.place}
+    places: list[dict[str, Any]] = []
+    with Client(url) as client:
+        for experiment in client.experiments():
+            plain = {"name": experiment.name, "place": client.place}
             try:
                 if (state := experiment.state()) is not None:
                     last = time.time() - state.age_s
-                    found.append({**plain, "created_at": state.created_at, "last": last, "driven": state.is_driven})
+                    places.append({**plain, "created_at": state.created_at, "last": last, "driven": state.is_driven})
             except (BrokerUnavailable, AccessDenied):
                 raise
             except MqtuneError as error:
-                found.append({**plain, "error": str(error)})
-    return found
+                places.append({**plain, "error": str(error)})
+    return places
 
 
-def _share_of(found: dict[str, Any], broker: str | None, since: float, until: float) -> _Share | None:
+def _share_of(place: dict[str, Any], broker: str | None, since: float, until: float) -> _Share | None:
     """Return an experiment's use, or None."""
-    if "error" in found:
-        raise MqtuneError(found["error"])
-    if "last" in found:
-        if found["last"] < since and not found["driven"]:
+    if "error" in place:
+        raise MqtuneError(place["error"])
+    if "last" in place:
+        if place["last"] < since and not place["driven"]:
             return None
         from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
         from mqtune.journal.reading import entries_after  # noqa: PLC0415 - as above
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415 - as above
 
         with contextlib.closing(connect(broker or "", role="reader")) as client:
-            journal = RedisJournal(client, found["name"], patience_s=CONNECT_TIMEOUT_S)
-            use, is_driven = JournalUse(entries_after(journal)), found["driven"]
+            journal = RedisJournal(client, place["name"], patience_s=CONNECT_TIMEOUT_S)
+            use, is_driven = JournalUse(entries_after(journal)), place["driven"]
     else:
-        copy = found["folder"] / JOURNAL_FILE
+        copy = place["folder"] / JOURNAL_FILE
         if copy.stat().st_mtime < since:
             return None
         use, is_driven = JournalUse(JournalFile(copy).read()), is_written(copy)
     used = use.within(since, until, is_driven=is_driven)
-    return _Share(found["name"], use.owner, used) if used.attempts else None
+    return _Share(place["name"], use.owner, used) if used.attempts else None
 
 
 def _grouped(shares: list[_Share], by: str) -> list[tuple[list[_Share], Used]]:
@@ -166,8 +166,8 @@ def _grouped(shares: list[_Share], by: str) -> list[tuple[list[_Share], Used]]:
         # Two experiments may have the same name, here and on a broker.
         key = {"owner": person, "team": share.owner.account, "experiment": number}[by]
         groups.setdefault(key, []).append(share)
-    summed = [(group, sum((each.used for each in group), Used())) for group in groups.values()]
-    return sorted(summed, key=lambda each: (-each[1].gpu_s, -each[1].slot_s))
+    summed = [(group, sum((share.used for share in group), Used())) for group in groups.values()]
+    return sorted(summed, key=lambda row: (-row[1].gpu_s, -row[1].slot_s))
 
 
 def _heading(group: list[_Share], by: str) -> list[str]:

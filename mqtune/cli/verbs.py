@@ -61,15 +61,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "fleet exporter": "Serve the fleet's metrics to Prometheus.",
     },
 }
-_VERBS: Final = tuple(verb for verbs in SECTIONS.values() for verb in verbs)
 #: Verbs of other tools whose most similar verb means something else.
 _MEANT: Final = dict.fromkeys(("top", "watch"), "'fleet' or 'show --follow'")
-
-
-def verbs_of(group: str = "") -> list[str]:
-    """Return the verbs of a group, by default of the command itself."""
-    begin = f"{group} " if group else ""
-    return sorted(rest for verb in _VERBS if verb.startswith(begin) and " " not in (rest := verb.removeprefix(begin)))
 
 
 class Verbs(click.Group):

@@ -82,16 +82,16 @@ def command(name: str, trial: str | None, broker: str | None, *, as_json: bool) 
     It lists each cause, with what you can do about it. What the driver waits for is some seconds old.
     """
     place = find_place(name, broker)
-    found, reason = None, why_not_begun(place)
+    chosen, reason = None, why_not_begun(place)
     reasons = [] if reason is None else [reason]
     if not reasons:
         with opened(place) as view:
             experiment = view.results.experiment
-            found = None if trial is None else experiment.trials[find_trial(experiment, trial)]
-            reasons = Inquiry(place, experiment, view.results.definition, found).reasons()
+            chosen = None if trial is None else experiment.trials[find_trial(experiment, trial)]
+            reasons = Inquiry(place, experiment, view.results.definition, chosen).reasons()
     if as_json:
         causes = [reason._asdict() for reason in reasons]
-        print_json({"experiment": place.name, "trial": "" if found is None else found.id, "reasons": causes})
+        print_json({"experiment": place.name, "trial": "" if chosen is None else chosen.id, "reasons": causes})
         return
     for reason in reasons:
         say(reason.text)
@@ -105,8 +105,8 @@ def why_not_begun(place: Place) -> Reason | None:
 
     if place.folder is not None or (state := submission_of(place)) is None:
         return None
-    with Client(place.broker or "") as there:
-        if there.has_begun(place.name):
+    with Client(place.broker or "") as client:
+        if client.has_begun(place.name):
             return None
     text = f"{place.name} has not begun: {script_in_words(state)}"
     if not state.has_ended and not state.is_kept:
@@ -134,11 +134,11 @@ def _of_waiting(place: Place, state: SubmissionState, text: str) -> Reason:
     return Reason.of("starting", f"{text}; {takes}", since, name=name)
 
 
-def _all_busy(slots: int, what: str) -> str:
+def _all_busy(slots: int, kind: str) -> str:
     """Return that all slots are busy, as a sentence."""
     if slots == 1:
-        return f"the only matching {what} is busy"
-    return f"{'both' if slots == 2 else f'all {slots}'} matching {what}s are busy"  # noqa: PLR2004 - the word for it
+        return f"the only matching {kind} is busy"
+    return f"{'both' if slots == 2 else f'all {slots}'} matching {kind}s are busy"  # noqa: PLR2004 - the word for it
 
 
 class ServerView:
@@ -161,8 +161,8 @@ class ServerView:
         """
         from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
-        with Client(self._url) as there:
-            return there.experiment(self._name).state()
+        with Client(self._url) as client:
+            return client.experiment(self._name).state()
 
     @cached_property
     def info(self) -> Mapping[str, object]:
@@ -171,8 +171,8 @@ class ServerView:
         from mqtune.journal.retry import retrying  # noqa: PLC0415
 
         with contextlib.suppress(MqtuneError), contextlib.closing(connect(self._url, role="reader")) as client:
-            found: Mapping[str, object] = retrying(client.info, patience_s=0)
-            return found
+            info: Mapping[str, object] = retrying(client.info, patience_s=0)
+            return info
         return {}
 
     @cached_property
@@ -229,7 +229,7 @@ class Inquiry:
         self._reason_of_end = experiment.reason
         self._on_workers = experiment.running
         self._trial = deepcopy(trial)
-        queued = [each for each in experiment.trials.values() if each.status is TrialStatus.QUEUED]
+        queued = [other for other in experiment.trials.values() if other.status is TrialStatus.QUEUED]
         self._first_queued = deepcopy(next(iter(queued), None))
         self._asked = self._all_asked(queued)
         self._runs = runs
@@ -245,7 +245,7 @@ class Inquiry:
         if BY_CONFIG not in described:
             return [Resources.decode(described)]
         asked = (trial.attempt.resources for trial in trials if trial.attempts)
-        return list(dict.fromkeys(each for each in asked if each is not None))
+        return list(dict.fromkeys(resources for resources in asked if resources is not None))
 
     def reason(self) -> Reason:
         """Return the most important of the reasons; see there."""
@@ -420,8 +420,10 @@ class Inquiry:
         worker = next((info for info in self._workers if info.name == attempt.worker), None)
         if worker is None:
             return self._without_worker(text, since)
-        impairments = [each for each in worker.impairments if not each.stops_trials]
-        notes = [self._reason("impaired", f"{worker.name}: {impairment_text(each)}") for each in impairments]
+        impairments = [impairment for impairment in worker.impairments if not impairment.stops_trials]
+        notes = [
+            self._reason("impaired", f"{worker.name}: {impairment_text(impairment)}") for impairment in impairments
+        ]
         if self._waits.startswith(JOURNAL_FULL) and not self._no_driver():
             return [self._journal_full(f"{text}{last}", since), *notes]
         return [self._reason("running", f"{text}{last}", since), *notes]
@@ -454,19 +456,19 @@ class Inquiry:
 
     def _about_to_start(self, text: str, since: float, held: list[Unclaimed], asked: list[Resources]) -> Reason:
         """Return why an attempt with all seats claimed does not run."""
-        importing = [each for each in held if each.importing_s is not None]
+        importing = [attempt for attempt in held if attempt.importing_s is not None]
         if importing:
-            slowest = max(importing, key=lambda each: each.importing_s or 0.0)
-            what = f"{slowest.worker} has claimed it and is importing your code ({slowest.importing_s:.0f} s)"
-            return self._reason("starting", f"{text}: {what}", since)
-        names = {each.worker for each in held}
+            slowest = max(importing, key=lambda attempt: attempt.importing_s or 0.0)
+            progress = f"{slowest.worker} has claimed it and is importing your code ({slowest.importing_s:.0f} s)"
+            return self._reason("starting", f"{text}: {progress}", since)
+        names = {attempt.worker for attempt in held}
         holders = [info for info in self._workers if info.name in names]
-        for each in asked:
-            if short := self._short_of_memory(each, holders):
+        for resources in asked:
+            if short := self._short_of_memory(resources, holders):
                 return self._reason("busy", f"{text}: {held[0].worker} has claimed it, and {short}", since)
         if held[1:]:
-            what = f"workers have claimed all of its {len(held)} seats and are starting them"
-            return self._reason("starting", f"{text}: {what}", since)
+            progress = f"workers have claimed all of its {len(held)} seats and are starting them"
+            return self._reason("starting", f"{text}: {progress}", since)
         return self._reason("starting", f"{text}: a worker has claimed it and is starting it", since)
 
     def _lacks_seats(self, text: str, since: float, asked: list[Resources], held: HeldSeats) -> list[Reason]:
@@ -484,7 +486,9 @@ class Inquiry:
         """Return the attempts and seats that workers have claimed but not started."""
         # Some accounts may not ask.
         return (
-            [each for each in self._view.unclaimed() if each.worker] if self._view is not None and self._workers else []
+            [attempt for attempt in self._view.unclaimed() if attempt.worker]
+            if self._view is not None and self._workers
+            else []
         )
 
     @property
@@ -498,9 +502,9 @@ class Inquiry:
         """
         if self._url is None:
             return [self._reason("no driver", "its own server and worker are not running")]
-        there = self._workers if workers is None else workers
-        found = [reasons for each in asked if (reasons := self._no_slot_with(each, there))]
-        return min(found, key=lambda reasons: reasons[0].cause not in _NO_WORKER, default=[])
+        candidates = self._workers if workers is None else workers
+        by_resources = [reasons for resources in asked if (reasons := self._no_slot_with(resources, candidates))]
+        return min(by_resources, key=lambda reasons: reasons[0].cause not in _NO_WORKER, default=[])
 
     def _no_slot_with(self, asked: Resources, workers: list[WorkerInfo]) -> list[Reason]:
         able = [info for info in workers if self._fits(asked, info)]
@@ -534,8 +538,12 @@ class Inquiry:
 
     def _impaired(self, workers: list[WorkerInfo]) -> list[Reason]:
         """Return what keeps workers from taking trials."""
-        stopped = [(info.name, each) for info in workers for each in info.impairments if each.stops_trials]
-        return [self._reason("impaired", f"{name}: {impairment_text(each)}") for name, each in stopped[:_SHOWN]]
+        stopped = [
+            (info.name, impairment) for info in workers for impairment in info.impairments if impairment.stops_trials
+        ]
+        return [
+            self._reason("impaired", f"{name}: {impairment_text(impairment)}") for name, impairment in stopped[:_SHOWN]
+        ]
 
     @property
     def _quotas(self) -> list[Quota] | None:
@@ -582,13 +590,13 @@ class Inquiry:
     def _by_whom(self, fitting: list[WorkerInfo]) -> str:
         """Return the attempts that use their slots, as far as known."""
         names = {info.name for info in fitting}
-        found = []
+        runs = []
         with contextlib.suppress(MqtuneError):
-            found = sorted(
+            runs = sorted(
                 (run for run in self._runs(self._url or "") if run.worker in names), key=lambda run: run.since
             )
-        shown = [f"{run.experiment} {run.trial} for {_ago(run.since)}" for run in found[:_SHOWN]]
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        shown = [f"{run.experiment} {run.trial} for {_ago(run.since)}" for run in runs[:_SHOWN]]
+        more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
         return f": {', '.join(shown)}{more}" if shown else ""
 
 

@@ -198,12 +198,14 @@ def _check(broker: str, name: str | None) -> str:
     except BrokerUnavailable as error:
         return f"can't reach Redis to find the worker, which waits for Redis too: {error}"
     host = socket.gethostname()
-    found = [info for info in workers if info.host == host and name in (None, info.name, info.name.partition("@")[0])]
-    if not found:
+    matching = [
+        info for info in workers if info.host == host and name in (None, info.name, info.name.partition("@")[0])
+    ]
+    if not matching:
         which = f"worker {name!r}" if name else "worker"
         raise MqtuneError(
             f"no {which} of this machine ({host}) is connected, of {len(workers)} workers in all; see its log"
         )
     return "\n".join(
-        f"{info.name}: {info.slots} slots of {info.queue}{f'; {info.note}' if info.note else ''}" for info in found
+        f"{info.name}: {info.slots} slots of {info.queue}{f'; {info.note}' if info.note else ''}" for info in matching
     )

@@ -56,8 +56,8 @@ def place_of(client: RedisClient) -> str:
     settings = client.get_connection_kwargs()
     pool, db = client.connection_pool, settings.get("db", 0)
     if isinstance(pool, SentinelConnectionPool):
-        asked = [sentinel.get_connection_kwargs() for sentinel in pool.sentinel_manager.sentinels]
-        hosts = sorted(shown_host(place["host"], place["port"]) for place in asked)
+        addresses = [sentinel.get_connection_kwargs() for sentinel in pool.sentinel_manager.sentinels]
+        hosts = sorted(shown_host(address["host"], address["port"]) for address in addresses)
         return f"{','.join(hosts)}/{pool.service_name}/{db}"
     if path := settings.get("path"):
         return f"{socket.gethostname()}:{path}/{db}".replace(" ", "%20")

@@ -140,7 +140,7 @@ class MemoryExperiment:
 
     def comes_after(self, trial: TrialId, gang: str, worker: str, now: float) -> bool:
         """Whether a gang with the same needs was staged earlier, and lacks a seat that this worker could take."""
-        listed = (name for name, trial in self.trials.items() if trial.state == "staged" and trial.staged_at < math.inf)
+        listed = (name for name, state in self.trials.items() if state.state == "staged" and state.staged_at < math.inf)
         for other in dict.fromkeys(seat_in(name)[0] for name in listed):
             if other == trial:
                 return False

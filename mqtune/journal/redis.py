@@ -376,8 +376,8 @@ class RedisJournal(Journal):
 
             def look() -> tuple[list[Entry], str]:
                 with uncollected():
-                    page_found, head = read_with(self._client, self._keys, "trimmed", *page)
-                    return entries_in(page_found), id_of(head)
+                    page_entries, head = read_with(self._client, self._keys, "trimmed", *page)
+                    return entries_in(page_entries), id_of(head)
 
             return self._retrying(look)
         block_ms = max(1, round(min(block_s, self.timing.blocking_read_s) * 1000))
@@ -387,8 +387,8 @@ class RedisJournal(Journal):
         streams = (self._keys.journal, FLEET, after, self._fleet_seen)
         waiting = (XREAD, "BLOCK", block_ms, "COUNT", count, "STREAMS", *streams)
         entries: list[Entry] = []
-        streams_found, head = self._retrying(lambda: read_with(self._client, self._keys, "trimmed", *waiting))
-        for stream, items in streams_found or ():
+        by_stream, head = self._retrying(lambda: read_with(self._client, self._keys, "trimmed", *waiting))
+        for stream, items in by_stream or ():
             if stream.decode() == FLEET:
                 self._fleet_seen = items[-1][0].decode()
                 self.fleet_changed = True
@@ -398,8 +398,8 @@ class RedisJournal(Journal):
 
     def first(self) -> Entry | None:
         page = XRANGE, self._keys.journal, "-", "+", "COUNT", 1
-        page_found, kept = self._retrying(lambda: read_with(self._client, self._keys, "first", *page))
-        return first_of(kept) or next(iter(entries_in(page_found)), None)
+        page_entries, kept = self._retrying(lambda: read_with(self._client, self._keys, "first", *page))
+        return first_of(kept) or next(iter(entries_in(page_entries)), None)
 
     def newest(self, count: int = 1) -> list[Entry]:
         """Return the newest entries on the server, the newest first."""
@@ -494,7 +494,7 @@ class RedisJournal(Journal):
         args: list[object] = [round(hold_s * 1000)]
         for _, attempt, worker, importing_s in held:
             args += (attempt, worker, "" if importing_s is None else round(importing_s * 1000))
-        self._run("hold", [self._keys.staged, *(self._keys.trial(place.trial) for place in held)], args)
+        self._run("hold", [self._keys.staged, *(self._keys.trial(claimed.trial) for claimed in held)], args)
 
     def claim(
         self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""

@@ -107,4 +107,4 @@ def sizes_on(client: Any, experiments: Iterable[str]) -> dict[str, int]:
             pipe.memory_usage(ExperimentKeys(name).checkpoints, samples=0)
         measured = [size or 0 for size in pipe.execute()]
     sizes = {name: journal + held for name, journal, held in zip(names, measured[::2], measured[1::2], strict=True)}
-    return dict(sorted(sizes.items(), key=lambda size: -size[1]))
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))

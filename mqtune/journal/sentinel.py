@@ -52,9 +52,9 @@ class Sentinels(NamedTuple):
         options = parse_qsl(query, keep_blank_values=True)
         own = tuple((key.removeprefix("sentinel_"), value) for key, value in options if key in _OPTIONS)
         others = urlencode([(key, value) for key, value in options if key not in _OPTIONS])
-        hosts_found = tuple(map(_host, hosts.split(",")))
-        plain = f"{SCHEMES[scheme]}://{login}{at}{shown_host(*hosts_found[0])}/{db}{question if others else ''}{others}"
-        return cls(hosts_found, name, own), plain
+        addresses = tuple(map(_host, hosts.split(",")))
+        plain = f"{SCHEMES[scheme]}://{login}{at}{shown_host(*addresses[0])}/{db}{question if others else ''}{others}"
+        return cls(addresses, name, own), plain
 
     def arguments(self, tls: Options | None) -> Options:
         """Return redis-py's arguments for connections to Sentinels, with the master's TLS options."""

@@ -373,7 +373,7 @@ class TrialApp(Celery):
         # Received messages leave the queue. An acknowledgement would cost two round trips a trial and save nothing: a
         # lost message is published again.
         queues = queues_of(queue)
-        self.conf.update(task_queues=[Queue(queue, no_ack=True) for queue in queues], task_default_queue=queues[0])
+        self.conf.update(task_queues=[Queue(name, no_ack=True) for name in queues], task_default_queue=queues[0])
         for celerys in (self.conf.broker_read_url, self.conf.broker_write_url):
             check_broker(self.settings.broker, celerys)
         timing = self.settings.timing

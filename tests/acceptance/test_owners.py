@@ -30,6 +30,7 @@ from mqtune.services.ownership.audit import newest_entries
 HOST = socket.gethostname()
 #: How long a worker that says nothing is in the fleet.
 GONE_S = 3.0
+LONG_S = 60.0
 
 
 class Person(NamedTuple):
@@ -165,8 +166,10 @@ def test_the_audit_stream_says_who_drained_set_quotas_and_deleted(
 ) -> None:
     made(team.ada, "audited", monkeypatch)
     with contextlib.closing(connect(team.server)) as client:
-        Fleet(client, patience_s=5).join(worker(name="gpu@audited", user="olaf", host=HOST), GONE_S)
-    by(team.ops, "fleet", "drain", "gpu@audited", home=tmp_path)
+        Fleet(client, patience_s=5).join(worker(name="audited@gpu", user="olaf", host=HOST), GONE_S)
+    with pytest.raises(ConfigurationError, match="no worker 'audite' is connected"):
+        by(team.ops, "fleet", "drain", "all", "audite", home=tmp_path)
+    by(team.ops, "fleet", "drain", "audited@gpu", "audited", home=tmp_path)
     by(team.ops, "fleet", "quota", "audit*", "3", "--priority", "low", home=tmp_path)
     by(team.ops, "fleet", "quota", "audit*", "none", home=tmp_path)
     by(team.ada, "delete", "audited", "--yes", home=tmp_path)
@@ -176,13 +179,13 @@ def test_the_audit_stream_says_who_drained_set_quotas_and_deleted(
     olaf = f"olaf@{HOST} (mqtune-operator)"
     mine = [row for row in rows if "audit" in row["target"]]
     assert [(row["action"], row["target"], row["by"], row["detail"]) for row in mine] == [
-        ("drain", "gpu@audited", olaf, ""),
+        ("drain", "audited@gpu", olaf, ""),
         ("quota", "audit*", olaf, "3 slots"),
         ("cap", "audit*", olaf, "priority=low"),
         ("drop-quota", "audit*", olaf, ""),
         ("delete", "audited", f"ada@{HOST} (team-a)", f"1 trials, of ada@{HOST} (team-a)"),
     ]
-    assert "gpu@audited" in by(team.ops, "events", home=tmp_path)
+    assert "audited@gpu" in by(team.ops, "events", home=tmp_path)
 
 
 def test_a_worker_that_another_has_started_is_drained_with_force_or_by_an_operator(team: Team, tmp_path: Path) -> None:
@@ -199,3 +202,19 @@ def test_a_worker_that_another_has_started_is_drained_with_force_or_by_an_operat
         for who, options in ((team.bob, ["--force"]), (team.ops, [])):
             join()
             assert "gpu@node has shut down" in by(who, "fleet", "drain", "gpu@node", *options, home=tmp_path)
+
+
+def test_a_device_of_a_worker_that_another_has_started_is_drained_with_force_or_by_an_operator(
+    team: Team, tmp_path: Path
+) -> None:
+    with contextlib.closing(connect(team.server)) as client:
+        info = worker(name="two@node", account="team-a", user="ada", host=HOST, devices=["0", "1"])
+        Fleet(client, patience_s=5).join(info, LONG_S)
+        for verb, doing in (("drain", "disable"), ("undrain", "enable")):
+            with pytest.raises(ConfigurationError, match=r"worker two@node: this is ada@"):
+                by(team.bob, "fleet", verb, "two@node:1", home=tmp_path)
+            for who, options in ((team.bob, ["--force"]), (team.ops, [])):
+                by(who, "fleet", verb, "two@node:1", *options, home=tmp_path)
+            rows = json.loads(by(team.ops, "events", "--json", home=tmp_path))
+            assert [row["action"] for row in rows if row["target"] == "two@node:1"].count(doing) == 2
+        Fleet(client, patience_s=5).leave(info.name)

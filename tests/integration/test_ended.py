@@ -53,6 +53,12 @@ class Broker:
             time, _, number = id_.decode().partition("-")
             self.client.xadd(key, fields, id=f"{int(time) - days * DAY_MS}-{number}")
 
+    def make_unreadable(self, name: str) -> None:
+        key = ExperimentKeys(name).journal
+        (first, fields), *_ = self.client.xrange(key)
+        self.client.delete(key)
+        self.client.xadd(key, dict.fromkeys(fields, b"no event"), id=first)
+
     def journal(self, name: str) -> RedisJournal:
         return RedisJournal(self.client, name, patience_s=1.0)
 
@@ -130,13 +136,63 @@ def test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other(
     assert broker.names() == set()
 
 
+def test_an_unreadable_experiment_is_named_and_does_not_stop_the_others(broker: Broker) -> None:
+    for name in ("old", "unreadable"):
+        broker.finished(name, days=40)
+    broker.make_unreadable("unreadable")
+
+    said = broker.said("archive", "--ended", "30d", "--yes", code=1)
+
+    assert "kept: unreadable can't be read" in said
+    assert broker.names() == {"unreadable"}
+
+
+@pytest.mark.parametrize("verb", ["archive", "gc"])
+def test_an_experiment_that_continues_before_its_turn_is_kept(
+    verb: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("continued", "old"):
+        broker.finished(name, days=40)
+
+    def confirm(*_: object, **__: object) -> bool:
+        broker.make_older("continued", -39)
+        return True
+
+    monkeypatch.setattr(f"mqtune.cli.{verb}.is_wanted", confirm)
+
+    assert "kept: continued has continued" in broker.said(verb, "--ended", "30d", code=1)
+    assert broker.names() == {"continued"}
+
+
+def test_experiments_of_others_are_kept_without_force(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.finished("old", days=40)
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+
+    for verb in ("archive", "gc"):
+        assert "kept: old: this is " in broker.said(verb, "--ended", "30d", "--yes")
+        assert broker.names() == {"old"}
+    broker.said("gc", "--ended", "30d", "--yes", "--force")
+    assert broker.names() == set()
+
+
+def test_a_dry_run_removes_nothing(broker: Broker) -> None:
+    broker.finished("old", days=40)
+
+    assert "would archive  old" in broker.said("archive", "old", "--dry-run")
+    assert "would archive  old" in broker.said("archive", "--ended", "30d", "--dry-run", "--yes")
+    assert "would delete  old" in broker.said("gc", "--ended", "30d", "--dry-run", "--yes")
+    assert '"deleted": false' in broker.said("gc", "--ended", "30d", "--dry-run", "--yes", "--json")
+    assert broker.names() == {"old"}
+
+
 def test_a_name_narrows_down_the_ended_experiments(broker: Broker) -> None:
-    for name, days in (("old", 40), ("older", 50), ("recent", 20)):
+    for name, days in (("old", 40), ("older", 50), ("recent", 20), ("unreadable", 40)):
         broker.finished(name, days=days)
+    broker.make_unreadable("unreadable")
 
     assert "no experiment ended that long ago" in broker.said("archive", "recent", "--ended", "30d", "--yes")
     assert "older is archived" in broker.said("archive", "older", "--ended", "30d", "--yes")
-    assert broker.names() == {"old", "recent"}
+    assert broker.names() == {"old", "recent", "unreadable"}
 
 
 def test_an_invalid_time_is_refused(broker: Broker) -> None:

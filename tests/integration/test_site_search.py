@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -145,6 +146,18 @@ def test_a_first_hit_of_the_search_answers(question: str, search: Callable[[str]
 
 def is_answer(question: str, link: str) -> bool:
     return any(link == answer or link.startswith(f"{answer}#") for answer in ANSWERS[question])
+
+
+def test_stop_words_change_no_hit(search: Callable[[str], list[list[str]]]) -> None:
+    assert search("where is the log of a trial") == search("log trial")
+
+
+def test_sources_of_examples_are_no_hits(built: Path) -> None:
+    index = json.loads((built / "search" / "search_index.json").read_text())
+    pages = {entry["location"].partition("#")[0] for entry in index["docs"]}
+
+    # The navigation has this one.
+    assert {page for page in pages if page.startswith("files/")} == {"files/workers/index.html"}
 
 
 def test_each_answer_exists(built: Path) -> None:

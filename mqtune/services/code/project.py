@@ -281,7 +281,7 @@ def _of_git(folder: Path) -> list[str]:
 
 def _walked(folder: Path) -> Iterator[str]:
     for where, folders, files in os.walk(folder):
-        folders[:] = sorted(folder for folder in folders if _is_walked(Path(where, folder)))
+        folders[:] = sorted(name for name in folders if _is_walked(Path(where, name)))
         for name in files:
             if _is_private(name):
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 import mqtune.cli.digits
 from mqtune.core.machine import SERVER_FOLDER
+from mqtune.journal import JOURNAL_FILE
 
 
 @pytest.fixture
@@ -26,12 +28,13 @@ def run_demo(*options: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def write_demo(home: Path, name: str, outcome: str) -> None:
+def write_demo(home: Path, name: str, outcome: str, *, has_server: bool = True) -> None:
     book = Book(home / name)
     if outcome:
         book.finish(outcome)
     book.save()
-    (home / name / SERVER_FOLDER).mkdir()
+    if has_server:
+        (home / name / SERVER_FOLDER).mkdir()
 
 
 def test_a_first_demo_has_the_number_1(demos: list[str]) -> None:
@@ -51,6 +54,33 @@ def test_an_unfinished_demo_continues(outcome: str, demos: list[str], mqtune_hom
 
 def test_after_a_finished_demo_a_new_one_begins(demos: list[str], mqtune_home: Path) -> None:
     write_demo(mqtune_home, "demo-1", "finished")
+
+    run_demo()
+
+    assert demos == ["demo-2"]
+
+
+def test_only_the_newest_demo_continues(demos: list[str], mqtune_home: Path) -> None:
+    write_demo(mqtune_home, "demo-1", "interrupted")
+    write_demo(mqtune_home, "demo-2", "finished")
+
+    run_demo()
+
+    assert demos == ["demo-3"]
+
+
+def test_a_demo_with_a_driver_is_left_alone(demos: list[str], mqtune_home: Path) -> None:
+    write_demo(mqtune_home, "demo-1", "")
+
+    with (mqtune_home / "demo-1" / JOURNAL_FILE).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        run_demo()
+
+    assert demos == ["demo-2"]
+
+
+def test_a_demo_on_a_broker_is_left_alone(demos: list[str], mqtune_home: Path) -> None:
+    write_demo(mqtune_home, "demo-1", "interrupted", has_server=False)
 
     run_demo()
 

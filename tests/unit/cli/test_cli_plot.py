@@ -57,6 +57,7 @@ def test_the_points_are_printed_or_written_as_json():
     [
         (["mine", "-o", "curves.jpg"], ConfigurationError, r"ends in \.png"),
         (["mine", "pareto"], NothingToDraw, "one metric"),
+        (["mine", "--json", "-o", "missing/points.json"], MqtuneError, r"missing/points\.json can't be written"),
         (["yours"], ConfigurationError, "no experiment 'yours'"),
     ],
 )

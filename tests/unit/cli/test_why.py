@@ -49,8 +49,8 @@ def experiment_of(seats: int) -> Experiment:
     return found
 
 
-def asked_why(resources: Resources, view: View) -> list[Reason]:
-    experiment, definition = experiment_of(0), {"resources": resources.encode()}
+def asked_why(resources: Resources, view: View, *, started_seats: int = 0) -> list[Reason]:
+    experiment, definition = experiment_of(started_seats), {"resources": resources.encode()}
     asked = Place("x", None, "redis://h"), experiment, definition, experiment.trials[ONE]
     return Inquiry(*asked, runs=lambda _: [], view=lambda *_: view).reasons()  # type: ignore[arg-type, return-value]
 
@@ -142,6 +142,14 @@ def test_a_cause_of_a_service_is_found_by_the_reason_of_its_driver(monkeypatch: 
     without, with_it = PAGE.read_text(), with_tables(PAGE.read_text())
     assert "|`sunday`|It is Sunday.|wait for Monday, or end it: `mqtune end NAME`|\n" in with_it
     assert with_it != without, "the page lists the causes of each service"
+
+
+def test_a_full_server_comes_last_if_more_memory_would_not_help() -> None:
+    view = View([], info={"used_memory": 120, "maxmemory": 100})
+
+    reasons = asked_why(Resources(), view, started_seats=1)
+
+    assert [reason.cause for reason in reasons] == ["worker gone", "redis full"]
 
 
 @pytest.mark.parametrize(("used", "causes"), [(120, ["redis full", "starting"]), (10, ["starting"])])

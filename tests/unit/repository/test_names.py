@@ -17,7 +17,7 @@ ONE_PER_LIBRARY: Final = {"MqtuneCallback"}
 #: Words that fit any variable.
 EMPTY_NAMES: Final = {"each", "found", "there", "what"}
 #: The folders with such names left.
-OPEN: Final = (PACKAGE / "cli", PACKAGE / "results" / "plots")
+OPEN: Final = (PACKAGE / "cli" / "tune", PACKAGE / "cli" / "ui", PACKAGE / "results" / "plots")
 
 
 def classes_in(source: str) -> Iterator[str]:
