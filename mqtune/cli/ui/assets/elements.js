@@ -55,7 +55,7 @@ export function card(title, attributes, ...children) {
   return el("section", { class: "card", "aria-label": title, ...others }, head, ...children);
 }
 
-const WORDS = { early_stopped: "stopped early", queued: "queued" };
+const WORDS = { early_stopped: "stopped early" };
 export const words = (status) => WORDS[status] ?? status.replaceAll("_", " ");
 
 // The kind of an experiment's state, which has numbers in its words.

@@ -57,6 +57,10 @@ export function about(seconds) {
   return minutes < 60 * 36 ? `about ${round(minutes / 60)} h` : `about ${round(minutes / 1440)} days`;
 }
 
+// A time before it is a simulation's.
+const VIRTUAL_BEFORE = 978307200;
+export const isVirtual = (seconds) => seconds < VIRTUAL_BEFORE;
+
 const DAY = 86400;
 const clock = (at) => at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
