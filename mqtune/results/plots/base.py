@@ -42,7 +42,6 @@ _INFEASIBLE: Final = Look(STOPPED, marker="diamond", size=6)
 BEST_MARK: Final = Look(TEXT, marker="best", size=13, edge=1.6)
 #: Later ones are drawn over earlier ones.
 DRAWN: Final = (*LOOKS, *(status for status in TrialStatus if status not in LOOKS))
-_WORDS: Final[Mapping[TrialStatus, str]] = {TrialStatus.EARLY_STOPPED: "stopped early", TrialStatus.QUEUED: "queued"}
 
 
 class PlotBase:
@@ -152,7 +151,7 @@ class PlotBase:
 
 def in_words(status: TrialStatus) -> str:
     """Return a status in words, as legends have it."""
-    return _WORDS.get(status, status.value)
+    return "stopped early" if status is TrialStatus.EARLY_STOPPED else status.value
 
 
 def cut_note(total: int, drawn: int, things: str) -> str:
