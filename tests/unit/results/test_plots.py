@@ -302,6 +302,19 @@ def test_an_abandoned_trial_has_no_place_in_the_best_so_far_and_among_compared_t
         assert labels == {"0000", "0001"}
 
 
+def test_a_legend_counts_undrawn_trials_of_an_experiment_with_constraints_too(tmp_path: Path):
+    book = Book(tmp_path / "limited", metric=["loss", "latency <= 10"])
+    for number in range(2_400):
+        book.stage(f"{number:04}", {"lr": number})
+        book.report(f"{number:04}", {"loss": float(number), "latency": 20 if number % 4 == 3 else 5})
+        book.end(f"{number:04}")
+
+    (panel,) = results_of(book).plot.history(by="trial").panels
+
+    (completed,) = (series for series in panel.series if series.name == "completed")
+    assert completed.count == 1_800 > len(completed.x)
+
+
 def test_curves_over_time_begin_at_each_trials_first_report(book: Book):
     book.run("0001", 3.0, 2.0)
     book.run("0002", 2.5, 1.0)
