@@ -8,7 +8,7 @@ import { dialog, toast } from "./dialogs.js";
 const RARE = new Set(["rungs", "lineage", "pareto"]);
 const SMOOTHED = new Set(["curves", "trial"]);
 const SCALED = new Set(["history", "curves", "slices", "rungs", "pareto", "trial", "runs", "bests", "parameters"]);
-const AXES = { "": "auto", linear: "linear", log: "log" };
+export const AXES = { "": "auto", linear: "linear", log: "log" };
 const SMOOTHS = { 0: "0", 0.3: "0.3", 0.6: "0.6", 0.8: "0.8", 0.9: "0.9" };
 const KEPT = ["metric", "x", "y", "smooth", "hidden", "at"];
 const MOST_LISTED = 1000;
@@ -527,9 +527,12 @@ export function picture(
   return node;
 }
 
+// Whether a chart is empty because nothing has been reported.
+export const awaitsReports = (why) => /has no trials yet|has a finite value|has a number for/.test(why);
+
 // Why a chart is empty, in a few words: charts of an experiment without reports appear with the first one.
 export const emptyText = (why) =>
-  /has no trials yet|has a finite value|has a number for/.test(why)
+  awaitsReports(why)
     ? "appears with the first report"
     : why.replace(/^experiment '.*?' has nothing to draw(?: for \w+)?: /, "");
 

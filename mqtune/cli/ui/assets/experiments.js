@@ -13,13 +13,12 @@ import {
   sparkline,
   tag,
 } from "./elements.js";
-import { about, ago, columnFormat, exact, isVirtual, lasted, number } from "./format.js";
+import { ARROWS, about, ago, columnFormat, exact, isVirtual, lasted, number } from "./format.js";
 import { api, poll, problem } from "./server.js";
 
 const DAY_S = 86400,
   MOST_ASKED = 3;
 const ENOUGH = 10;
-const ARROWS = { min: "↓", max: "↑" };
 const HEADS = [
   ["name", "name", (each) => each.name, "name"],
   ["state", "state", (each) => each.error ?? each.state, "status"],

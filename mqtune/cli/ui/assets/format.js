@@ -32,6 +32,15 @@ export function columnFormat(values, digits) {
     typeof value !== "number" ? String(value ?? "") : wide ? exponent(value, digits) : significant(value, digits);
 }
 
+// How the cells of a column of trials are written.
+export const cellFormat = ({ key, kind }, values) =>
+  key === "ran_s"
+    ? (value) => (value === undefined ? "" : lasted(value))
+    : columnFormat(values, kind === "metric" && key !== "at" ? 4 : 3);
+
+// The direction in which a metric is better.
+export const ARROWS = { min: "↓", max: "↑" };
+
 export const counted = (count, thing) => `${number(count)} ${thing}${count === 1 ? "" : "s"}`;
 
 export function lasted(seconds) {
