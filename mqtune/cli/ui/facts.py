@@ -12,7 +12,7 @@ from mqtune.core.text import printable
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.results.frames import Row
 from mqtune.results.plots.data import time_attr_of, time_label_of
-from mqtune.results.progress import deciders_of
+from mqtune.results.progress import deciders_of, updated_at
 from mqtune.results.results import Results
 
 #: Times before it are a simulation's.
@@ -86,7 +86,7 @@ def _facts(results: Results, found: _Found | None) -> Row:
     experiment = results.experiment
     trials = list(experiment.trials.values())
     ends = sorted(trial.history[-1].at for trial in trials if trial.status.is_terminal and trial.history)
-    newest = max((_updated_at(trial) for trial in trials), default=experiment.created_at or 0.0)
+    newest = updated_at(experiment)
     rate = _rate(experiment.created_at or newest, newest, ends)
     errors = Counter(_error(trial) for trial in trials if trial.status is TrialStatus.FAILED)
     budget = results.budget
@@ -117,10 +117,6 @@ def _rate(began: float, newest: float, ends: list[float]) -> float | None:
         return None
     recent = sum(end >= newest - span for end in ends)
     return recent / span * _MINUTE_S if recent else None
-
-
-def _updated_at(trial: Trial) -> float:
-    return max(trial.last_timestamp, trial.history[-1].at if trial.history else 0.0)
 
 
 def _error(trial: Trial) -> str:

@@ -43,7 +43,7 @@ from mqtune.results.frames import Row
 from mqtune.results.logs import attempt_of
 from mqtune.results.plots.by_plotly import panels_of
 from mqtune.results.plots.compared import MOST_COMPARED, Compared
-from mqtune.results.plots.data import MOST_POINTS, PlottedCurve, is_wide, spread, time_attr_of, time_label_of
+from mqtune.results.plots.data import MOST_POINTS, PlottedCurve, is_wide_series, spread, time_attr_of, time_label_of
 from mqtune.results.plots.levels import BEST
 from mqtune.results.plots.panels import COMPLETED, TEXT, Axis, Level, Levels, Look, Panel, Series, label
 from mqtune.results.plots.picture import Picture
@@ -313,7 +313,7 @@ def _trial_picture(feed: Feed, trial: Trial, asked: Asked) -> Picture:
     return Picture(f"trial {trial.id}", note, panels)
 
 
-def _metric_panel(time_attr: str, name: str, curve: PlottedCurve, best: PlottedCurve | None, most: int) -> Panel:
+def _metric_panel(x_label: str, name: str, curve: PlottedCurve, best: PlottedCurve | None, most: int) -> Panel:
     """Return a metric of a trial, beside the best trial's if that is known."""
     series = []
     if best is not None:
@@ -322,8 +322,8 @@ def _metric_panel(time_attr: str, name: str, curve: PlottedCurve, best: PlottedC
     x, y = _thinned(curve, most)
     is_short = len(x) < 30  # noqa: PLR2004 - points that can be told apart
     series.append(Series("this trial", x, y, Look(COMPLETED, width=1.7, marker="circle" if is_short else "", size=5)))
-    is_log = is_wide([value for each in series for value in each.y])
-    return Panel(Axis(label(time_attr)), Axis("", is_log), series, label(name), key=name)
+    is_log = is_wide_series(series)
+    return Panel(Axis(x_label), Axis("", is_log), series, label(name), key=name)
 
 
 def _thinned(curve: PlottedCurve, most: int) -> tuple[list[float], list[float]]:

@@ -61,8 +61,8 @@ def content_of(picture: Sheet, format: str) -> bytes:  # noqa: A002 - as in Matp
 
 
 def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
-    for each in panel.series:
-        _draw_series(axes, each)
+    for series in panel.series:
+        _draw_series(axes, series)
     if panel.band is not None:
         axes.axvspan(*panel.band, color=TINT, zorder=0)
     for x, y, text in panel.texts:
@@ -84,7 +84,7 @@ def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
     axes.tick_params(labelsize=size - 1, colors=TEXT)
     axes.spines[["top", "right"]].set_visible(False)
     for name, axis in (("x", panel.x), ("y", panel.y)):
-        _set_axis(axes, name, axis, [value for each in panel.series for value in getattr(each, name)], size)
+        _set_axis(axes, name, axis, [value for series in panel.series for value in getattr(series, name)], size)
 
 
 def _set_axis(axes: Axes, name: str, axis: Axis, values: Sequence[float], size: int) -> None:
@@ -129,10 +129,11 @@ def _style(series: Series) -> Body:
 
 
 def _handles(picture: Sheet) -> dict[str, Line2D]:
-    named = [each for panel in picture.panels for each in panel.series if each.name]
+    named = [series for panel in picture.panels for series in panel.series if series.name]
     # The first series of a name gives the legend's look.
     return {
-        each.name: Line2D([], [], label=_plain(each.name), **{**_style(each), "alpha": 1}) for each in reversed(named)
+        series.name: Line2D([], [], label=_plain(series.name), **{**_style(series), "alpha": 1})
+        for series in reversed(named)
     }
 
 

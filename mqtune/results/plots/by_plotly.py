@@ -61,17 +61,17 @@ def plain(picture: Sheet) -> Row:
         layout[f"yaxis{suffix}"] = {**yaxis, "domain": [bottom, top], "anchor": f"x{suffix}"}
         annotations += [*_title(panel, (left + right) / 2, top), *_annotations(panel, suffix)]
         shapes += _bands(panel, suffix)
-        for each in panel.series:
-            is_new = bool(each.name) and each.name not in named
-            named.add(each.name)
-            data.append({**_trace(each), "xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": is_new})
+        for series in panel.series:
+            is_new = bool(series.name) and series.name not in named
+            named.add(series.name)
+            data.append({**_trace(series), "xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": is_new})
     layout |= {"annotations": annotations, "shapes": shapes, "showlegend": len(named - {""}) > 1}
     return {"data": data, "layout": layout}
 
 
 def panels_of(picture: Sheet) -> list[Row]:
     """Return each panel as a figure of its own, with title, note and key, in JSON values."""
-    found: list[Row] = []
+    figures: list[Row] = []
     for panel in picture.panels:
         xaxis, yaxis = _axes(panel)
         layout = {
@@ -80,9 +80,9 @@ def panels_of(picture: Sheet) -> list[Row]:
             "annotations": [*_annotations(panel, "")],
             "shapes": [*_bands(panel, "")],
         }
-        data = [{**_trace(each), "count": each.count} for each in panel.series]
-        found.append({"title": panel.title, "key": panel.key, "note": panel.note, "data": data, "layout": layout})
-    return found
+        data = [{**_trace(series), "count": series.count} for series in panel.series]
+        figures.append({"title": panel.title, "key": panel.key, "note": panel.note, "data": data, "layout": layout})
+    return figures
 
 
 def figure_of(picture: Sheet) -> Any:
@@ -95,8 +95,8 @@ def content_of(picture: Sheet, _: str) -> bytes:
     figure = plain(picture)
     # A text in it could close the script element.
     parts = (
-        json.dumps(each, allow_nan=False).replace("<", "\\u003c")
-        for each in (figure["data"], figure["layout"], BUTTONS)
+        json.dumps(part, allow_nan=False).replace("<", "\\u003c")
+        for part in (figure["data"], figure["layout"], BUTTONS)
     )
     code = f'Plotly.newPlot("picture", {", ".join(parts)})'
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(picture.title)}</title>'
@@ -110,7 +110,7 @@ def script() -> Path:
 
 
 def _axes(panel: Panel) -> tuple[Row, Row]:
-    xs, ys = ([value for each in panel.series for value in getattr(each, axis)] for axis in ("x", "y"))
+    xs, ys = ([value for series in panel.series for value in getattr(series, axis)] for axis in ("x", "y"))
     return {**_axis(panel.x, xs), "showgrid": panel.x.has_grid}, _axis(panel.y, ys)
 
 
@@ -132,23 +132,23 @@ def _place(picture: Sheet, number: int) -> tuple[float, float, float, float]:
 
 
 def _axis(axis: Axis, values: Sequence[float]) -> Row:
-    found: Row = {"title": {"text": _text(axis.label)}, "gridcolor": GRID, "zeroline": False}
+    described: Row = {"title": {"text": _text(axis.label)}, "gridcolor": GRID, "zeroline": False}
     if axis.is_log:
-        found |= {"type": "log", **_log_ticks(values)}
+        described |= {"type": "log", **_log_ticks(values)}
     if axis.ends is not None:
-        found["range"] = [math.log10(each) if axis.is_log else each for each in axis.ends]
+        described["range"] = [math.log10(end) if axis.is_log else end for end in axis.ends]
     if not axis.is_log and not axis.ticks and (step := step_of(values)) is not None:
-        found |= {"tick0": 0, "dtick": step}
+        described |= {"tick0": 0, "dtick": step}
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
-        found |= {"tickmode": "array", "tickvals": list(places), "ticktext": list(map(_text, names))}
-    return found
+        described |= {"tickmode": "array", "tickvals": list(places), "ticktext": list(map(_text, names))}
+    return described
 
 
 def _log_ticks(values: Sequence[float]) -> Row:
     """Return powers of ten as ticks, or with a small span also the numbers between, in one size."""
-    there = [value for value in values if math.isfinite(value) and value > 0]
-    spans = bool(there) and max(there) / min(there) >= _TENS
+    positive = [value for value in values if math.isfinite(value) and value > 0]
+    spans = bool(positive) and max(positive) / min(positive) >= _TENS
     return {"dtick": 1 if spans else "D2", "tickformat": "~g"}
 
 
@@ -213,7 +213,7 @@ def _trace(series: Series) -> Row:
 
 
 def _numbers(values: Sequence[float]) -> list[float | None]:
-    return [float(each) if math.isfinite(each) else None for each in values]
+    return [float(value) if math.isfinite(value) else None for value in values]
 
 
 def _text(text: str) -> str:

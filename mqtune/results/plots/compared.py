@@ -18,7 +18,7 @@ from mqtune.results.plots.data import (
     Read,
     chosen,
     curves_of,
-    is_wide,
+    is_wide_series,
     joined,
     parameters_of,
     spread,
@@ -79,43 +79,43 @@ class Compared:
         """
         if kind not in ("runs", "bests", "parameters"):
             raise ConfigurationError(f"there is no picture {kind!r} of several experiments")
-        found: Picture = getattr(self, kind)()
-        return found
+        picture: Picture = getattr(self, kind)()
+        return picture
 
     def runs(self) -> Picture:
         """Return the best value over the number of begun trials of each experiment."""
         return self._picture("best over time", self._panels("trials, in the order in which they began", self._run))
 
-    def _run(self, each: _Compared) -> Series | None:
-        metric, trials = _metric(each.results), list(each.results.experiment.trials.values())
+    def _run(self, compared: _Compared) -> Series | None:
+        metric, trials = _metric(compared.results), list(compared.results.experiment.trials.values())
         places = [
             (place, value)
             for place, trial in enumerate(trials, 1)
-            if not math.isnan(value := _counted(each.results, trial, metric))
+            if not math.isnan(value := _counted(compared.results, trial, metric))
         ]
-        best = list(accumulate((value for _, value in places), _better(each.results)))
+        best = list(accumulate((value for _, value in places), _better(compared.results)))
         kept = spread(len(best), MOST_POINTS // MOST_COMPARED)
         xs, ys = [float(places[place][0]) for place in kept], [best[place] for place in kept]
-        return Series(each.name, xs, ys, each.look) if kept else None
+        return Series(compared.name, xs, ys, compared.look) if kept else None
 
     def bests(self) -> Picture:
         """Return the learning curve of the best trial of each experiment."""
         times = dict.fromkeys(map(time_label_of, self._results.values()))
         return self._picture("the best trial of each", self._panels(", ".join(times), self._best_curve))
 
-    def _best_curve(self, each: _Compared) -> Series | None:
-        best = each.results.experiment.best
-        curve = None if best is None else self._curves_of(each.results, _metric(each.results)).get(best.id)
+    def _best_curve(self, compared: _Compared) -> Series | None:
+        best = compared.results.experiment.best
+        curve = None if best is None else self._curves_of(compared.results, _metric(compared.results)).get(best.id)
         if best is None or curve is None:
             return None
         kept = spread(len(curve.value), MOST_POINTS // MOST_COMPARED)
         xs, ys = [curve.time[place] for place in kept], [curve.value[place] for place in kept]
-        return Series(each.name, xs, ys, each.look, [best.id] * len(kept))
+        return Series(compared.name, xs, ys, compared.look, [best.id] * len(kept))
 
     def _panels(self, x: str, series_of: Callable[[_Compared], Series | None]) -> list[Panel]:
         panels = []
         for title, group in self._groups().items():
-            series = [found for each in group if (found := series_of(each)) is not None]
+            series = [one for one in map(series_of, group) if one is not None]
             if series:
                 panels.append(Panel(Axis(x), _values_axis(group, series), series, title, key=title))
         return panels
@@ -126,16 +126,16 @@ class Compared:
             name: chosen(results, list(results.experiment.trials.values()), _MOST_DOTS)
             for name, results in self._results.items()
         }
-        found = {
-            name: {each.name: each for each in parameters_of(self._results[name], trials)}
+        axes = {
+            name: {axis.name: axis for axis in parameters_of(self._results[name], trials)}
             for name, trials in drawn.items()
         }
         panels = []
         for title, group in self._groups().items():
-            those = [found[each.name] for each in group]
+            those = [axes[compared.name] for compared in group]
             names = list(dict.fromkeys(name for parameters in those for name in parameters))
             shared = [name for name in names if sum(name in parameters for parameters in those) > 1] or names
-            panels += [self._parameter(name, title, group, drawn, found) for name in shared]
+            panels += [self._parameter(name, title, group, drawn, axes) for name in shared]
         return self._picture("parameters", panels[:_MOST_PANELS])
 
     def _parameter(
@@ -144,27 +144,27 @@ class Compared:
         title: str,
         group: Sequence[_Compared],
         drawn: Mapping[str, Sequence[Trial]],
-        found: Mapping[str, Mapping[str, ParameterAxis]],
+        axes: Mapping[str, Mapping[str, ParameterAxis]],
     ) -> Panel:
-        those = {each.name: found[each.name][parameter] for each in group if parameter in found[each.name]}
+        those = {one.name: axes[one.name][parameter] for one in group if parameter in axes[one.name]}
         # Numbers and texts have no axis in common: the first experiment's counts.
         has_names = bool(next(iter(those.values())).names)
-        those = {name: each for name, each in those.items() if bool(each.names) == has_names}
-        every = list(dict.fromkeys(each for parameter_ in those.values() for each in parameter_.names))
+        those = {name: axis for name, axis in those.items() if bool(axis.names) == has_names}
+        every = list(dict.fromkeys(name for axis in those.values() for name in axis.names))
         series = []
-        for each in group:
-            if each.name in those:
-                mine = those[each.name]
+        for compared in group:
+            if compared.name in those:
+                mine = those[compared.name]
                 places = [
                     place if math.isnan(place) or not mine.names else float(every.index(mine.names[int(place)]))
                     for place in mine.places
                 ]
-                trials = drawn[each.name]
-                values = [value_of(each.results, trial, _metric(each.results)) for trial in trials]
-                dots = Look(each.look.color, marker="circle", size=6)
-                series.append(Series(each.name, places, values, dots, [trial.id for trial in trials]))
-        ticks = [(float(place), label(each)) for place, each in enumerate(every)]
-        x = Axis(label(parameter), all(each.is_log for each in those.values()), ticks)
+                trials = drawn[compared.name]
+                values = [value_of(compared.results, trial, _metric(compared.results)) for trial in trials]
+                dots = Look(compared.look.color, marker="circle", size=6)
+                series.append(Series(compared.name, places, values, dots, [trial.id for trial in trials]))
+        ticks = [(float(place), label(name)) for place, name in enumerate(every)]
+        x = Axis(label(parameter), all(axis.is_log for axis in those.values()), ticks)
         return Panel(x, _values_axis(group, series), series, f"{title} by {label(parameter)}", key=parameter)
 
     def _groups(self) -> dict[str, list[_Compared]]:
@@ -179,7 +179,7 @@ class Compared:
         return groups
 
     def _picture(self, title: str, panels: Sequence[Panel]) -> Picture:
-        if not any(each.y for panel in panels for each in panel.series):
+        if not any(series.y for panel in panels for series in panel.series):
             raise NothingToDraw(f"none of {', '.join(self._results)} has anything to draw for that")
         sizes = {name: len(results.experiment.trials) for name, results in self._results.items()}
         counts = [f"{name}: {counted(size, 'trial')}" for name, size in sizes.items()]
@@ -191,7 +191,7 @@ def _look_of(place: int) -> Look:
 
 
 def _values_axis(group: Sequence[_Compared], series: Sequence[Series]) -> Axis:
-    return Axis(label(_metric(group[0].results)), is_wide([value for each in series for value in each.y]))
+    return Axis(label(_metric(group[0].results)), is_wide_series(series))
 
 
 def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, PlottedCurve]) -> Panel:
@@ -200,11 +200,9 @@ def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Map
     for place, trial in enumerate(trials):
         curve, look = curves[trial.id], _look_of(place)
         kept = spread(len(curve.value), MOST_POINTS // len(trials))
-        xs, ys = [curve.time[each] for each in kept], [curve.value[each] for each in kept]
+        xs, ys = [curve.time[index] for index in kept], [curve.value[index] for index in kept]
         series.append(Series(f"trial {trial.id}", xs, ys, look, [trial.id] * len(kept)))
-    return Panel(
-        x_axis, Axis(label(metric), is_wide([value for each in series for value in each.y])), series, key=metric
-    )
+    return Panel(x_axis, Axis(label(metric), is_wide_series(series)), series, key=metric)
 
 
 def lines_apart(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> list[Series]:

@@ -59,8 +59,8 @@ class Read(Protocol):
 
 def time_attr_of(results: Read) -> str:
     """Return the key of the scheduler's time in reports, usually the epoch's number."""
-    found: str = results.definition["scheduler"].get("time_attr", ITERATION)
-    return found
+    time_attr: str = results.definition["scheduler"].get("time_attr", ITERATION)
+    return time_attr
 
 
 def time_label_of(results: Read) -> str:
@@ -175,6 +175,11 @@ def is_wide(values: Sequence[float], ratio: float = _LOG_RATIO) -> bool:
     return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > ratio
 
 
+def is_wide_series(series: Iterable[Series]) -> bool:
+    """Return whether the values of series need a logarithmic axis."""
+    return is_wide([value for one in series for value in one.y])
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterAxis:
     """A hyperparameter: each trial's place on its axis, or NaN, and any names of places."""
@@ -197,13 +202,13 @@ def parameters_of(results: Read, trials: Sequence[Trial]) -> list[ParameterAxis]
     configs = [dict(flatten(trial.config)) for trial in trials]
     names = dict.fromkeys(name for config in configs for name in config)
     space = _space_of(results)
-    found = []
+    parameters = []
     for name in names:
         values = [config.get(name) for config in configs]
         is_there = any(value is not None for value in values)
         if is_there and (len(configs) == 1 or any(not _is_same(value, values[0]) for value in values)):
-            found.append(_parameter(name, values, space))
-    return found
+            parameters.append(_parameter(name, values, space))
+    return parameters
 
 
 def _is_same(value: object, other: object) -> bool:
@@ -217,13 +222,13 @@ def _space_of(results: Read) -> Space | None:
 
 
 def _parameter(name: str, values: Sequence[object], space: Space | None) -> ParameterAxis:
-    there = [value for value in values if value is not None]
-    is_chosen = _is_chosen(name, there, space)
-    if not is_chosen and all(is_number(value) and math.isfinite(value) for value in there):
+    given = [value for value in values if value is not None]
+    is_chosen = _is_chosen(name, given, space)
+    if not is_chosen and all(is_number(value) and math.isfinite(value) for value in given):
         places = [float(value) if is_number(value) else math.nan for value in values]
         return ParameterAxis(name, places, _is_log(name, places, space), ends=_ends_of(name, space))
-    names = tuple(_categories(name, there, space))
-    index = {each: place for place, each in enumerate(names)}
+    names = tuple(_categories(name, given, space))
+    index = {category: place for place, category in enumerate(names)}
     others = index.get(_OTHERS, 0)
     return ParameterAxis(
         name,
@@ -243,11 +248,11 @@ def _is_chosen(name: str, values: Sequence[object], space: Space | None) -> bool
 
 
 def _domains_of(name: str, space: Space | None) -> list[Domain]:
-    return [] if space is None else [each for path, each in space.domains.items() if space.places[path] == name]
+    return [] if space is None else [domain for path, domain in space.domains.items() if space.places[path] == name]
 
 
 def _ends_of(name: str, space: Space | None) -> tuple[float, float] | None:
-    intervals = [each for each in _domains_of(name, space) if isinstance(each, Interval | Multiples)]
+    intervals = [domain for domain in _domains_of(name, space) if isinstance(domain, Interval | Multiples)]
     return (float(intervals[0].low), float(intervals[0].high)) if len(intervals) == 1 else None
 
 
@@ -258,8 +263,8 @@ def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
         return False
     if domains:
         return any(
-            isinstance(each, Interval | Multiples) and not isinstance(each, ReverseInterval) and each.log
-            for each in domains
+            isinstance(domain, Interval | Multiples) and not isinstance(domain, ReverseInterval) and domain.log
+            for domain in domains
         )
     return is_wide(places, _PARAMETER_LOG_RATIO)
 
@@ -268,9 +273,9 @@ def _categories(name: str, values: Sequence[object], space: Space | None) -> Ite
     """Yield the names of places: a choice's options in order, then the most frequent values."""
     counts = Counter(map(short_value, values))
     domains = _domains_of(name, space)
-    options = [short_value(option) for each in domains if isinstance(each, Choice) for option in each.options]
-    names = [each for each in dict.fromkeys(options) if each in counts]
-    others = [each for each, _ in counts.most_common() if each not in names]
+    options = [short_value(option) for domain in domains if isinstance(domain, Choice) for option in domain.options]
+    names = [option for option in dict.fromkeys(options) if option in counts]
+    others = [value for value, _ in counts.most_common() if value not in names]
     room = max(0, _MOST_CATEGORIES - len(names))
     yield from names[:_MOST_CATEGORIES]
     yield from sorted(others[:room])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Trial, TrialId, TrialStatus
-from mqtune.results.plots.data import ParameterAxis, PlottedCurve, Read, time_label_of, value_of
+from mqtune.core.trial import TrialId, TrialStatus
+from mqtune.results.plots.data import ParameterAxis, PlottedCurve, Read, time_label_of
 from mqtune.results.plots.panels import BestShare, Level, Levels, label
 from mqtune.schedulers.halving import levels_of
 
@@ -33,9 +32,11 @@ BEST: Final = math.inf
 
 def rungs_of(results: Read) -> list[float]:
     """Return the times of the scheduler's rungs; an empty list without rungs."""
-    found = results.definition["scheduler"]
+    scheduler = results.definition["scheduler"]
     try:
-        return levels_of(found["scheduler"], found["grace_period"], found["max_t"], found["reduction_factor"])
+        return levels_of(
+            scheduler["scheduler"], scheduler["grace_period"], scheduler["max_t"], scheduler["reduction_factor"]
+        )
     except (KeyError, TypeError, ConfigurationError):
         return []
 
@@ -48,7 +49,8 @@ def stops_trials(results: Read) -> bool:
 def value_at(curve: PlottedCurve, time: float) -> float:
     """Return the first value that was reported when *time* was reached. Return NaN before."""
     place = bisect_left(curve.time, time)
-    return next((value for value in islice(curve.value, place, None) if not math.isnan(value)), math.nan)
+    later = (curve.value[index] for index in range(place, len(curve.value)))
+    return next((value for value in later if not math.isnan(value)), math.nan)
 
 
 class CommonLevel:
@@ -58,33 +60,34 @@ class CommonLevel:
 
     Args:
         results: the experiment.
-        trials: the trials with a value.
-        curves: their reports.
-        metric: the compared metric.
+        bests: the best values of the compared trials.
+        curves: returns their reports. It is called only if there are levels.
         at: the chosen time. ``BEST`` stands for each trial's best value.
     """
 
     def __init__(
         self,
         results: Read,
-        trials: Sequence[Trial],
-        curves: Mapping[TrialId, PlottedCurve],
-        metric: str,
+        bests: Mapping[TrialId, float],
+        curves: Callable[[], Mapping[TrialId, PlottedCurve]],
         at: float | None = None,
     ) -> None:
-        bests = {trial.id: value_of(results, trial, metric) for trial in trials}
         self.levels: Levels | None = None
         self.values = bests
         if not stops_trials(results):
-            completed = {trial.id for trial in trials if trial.status is TrialStatus.COMPLETED}
-            self.values = {id_: bests[id_] for id_ in completed} or bests
+            trials = results.experiment.trials
+            completed = {id_: best for id_, best in bests.items() if trials[id_].status is TrialStatus.COMPLETED}
+            self.values = completed or bests
             return
-        ends = [curves[trial.id].time[-1] for trial in trials if trial.id in curves]
+        every_curve = curves()
+        compared = {id_: every_curve[id_] for id_ in bests if id_ in every_curve}
+        ends = [curve.time[-1] for curve in compared.values()]
         timed = [Level(time, sum(end >= time for end in ends)) for time in _times(results, ends)]
-        every = [*(each for each in timed if each.count), Level(BEST, len(bests))]
-        shown = next((each for each in every if each.time == at), None) or _default(every)
+        every = [*(level for level in timed if level.count), Level(BEST, len(bests))]
+        shown = next((level for level in every if level.time == at), None) or _default(every)
         if shown.time != BEST:
-            self.values = _values_at(trials, curves, shown.time)
+            at_level = {id_: value_at(curve, shown.time) for id_, curve in compared.items()}
+            self.values = {id_: value for id_, value in at_level.items() if not math.isnan(value)}
         self.levels = Levels(time_label_of(results), every, shown)
 
     @property
@@ -100,21 +103,16 @@ def _times(results: Read, ends: Sequence[float]) -> list[float]:
     if rungs := rungs_of(results):
         return rungs
     longest = max(ends, default=0.0)
-    return sorted({float(math.ceil(longest / each)) for each in _DIVISORS} - {0.0})
-
-
-def _values_at(trials: Iterable[Trial], curves: Mapping[TrialId, PlottedCurve], time: float) -> dict[TrialId, float]:
-    found = {trial.id: value_at(curves[trial.id], time) for trial in trials if trial.id in curves}
-    return {id_: value for id_, value in found.items() if not math.isnan(value)}
+    return sorted({float(math.ceil(longest / divisor)) for divisor in _DIVISORS} - {0.0})
 
 
 def _default(every: Sequence[Level]) -> Level:
-    timed = [each for each in every if each.time != BEST]
+    timed = [level for level in every if level.time != BEST]
     if not timed:
         return every[-1]
-    enough = [each for each in timed if each.count >= _ENOUGH]
+    enough = [level for level in timed if level.count >= _ENOUGH]
     # The latest one of equal counts.
-    return enough[-1] if enough else max(reversed(timed), key=lambda each: each.count)
+    return enough[-1] if enough else max(reversed(timed), key=lambda level: level.count)
 
 
 def best_range(parameter: ParameterAxis, values: Sequence[float], *, is_min: bool) -> tuple[float, float] | None:
@@ -147,11 +145,11 @@ def number_text(value: float) -> str:
 
 
 def _best_places(parameter: ParameterAxis, values: Sequence[float], *, is_min: bool) -> list[float]:
-    there = [(value, place) for value, place in zip(values, parameter.places, strict=True) if not math.isnan(place)]
-    if len(there) < _FEWEST:
+    valued = [(value, place) for value, place in zip(values, parameter.places, strict=True) if not math.isnan(place)]
+    if len(valued) < _FEWEST:
         return []
-    there.sort(reverse=not is_min)
-    return [place for _, place in there[: math.ceil(_BEST * len(there))]]
+    valued.sort(reverse=not is_min)
+    return [place for _, place in valued[: math.ceil(_BEST * len(valued))]]
 
 
 def _is_at_edge(parameter: ParameterAxis, low: float, high: float) -> bool:

@@ -178,10 +178,10 @@ class Sheet:
 
 def step_of(values: Sequence[float]) -> int | None:
     """Return 1 if ticks need it: all values are whole, and few whole numbers span them."""
-    there = [value for value in values if math.isfinite(value)]
-    if not there or max(there) - min(there) > _FEW_WHOLE:
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite or max(finite) - min(finite) > _FEW_WHOLE:
         return None
-    return 1 if all(value == int(value) for value in there) else None
+    return 1 if all(value == int(value) for value in finite) else None
 
 
 def label(text: str) -> str:

@@ -50,11 +50,11 @@ class Picture(Sheet):
     def rows(self) -> Iterator[Row]:
         """Yield the points: panel, series, x, y and label."""
         for panel in self.panels:
-            for each in panel.series:
-                labels = each.labels or [""] * len(each.x)
-                for x, y, label in zip(each.x, each.y, labels, strict=True):
+            for series in panel.series:
+                labels = series.labels or [""] * len(series.x)
+                for x, y, label in zip(series.x, series.y, labels, strict=True):
                     if not math.isnan(y):
-                        yield {"panel": panel.title, "series": each.name, "x": x, "y": y, "label": label}
+                        yield {"panel": panel.title, "series": series.name, "x": x, "y": y, "label": label}
 
     def figure(self, library: DrawnBy = "matplotlib") -> Any:
         """Return a figure of Matplotlib or Plotly, to change it or show it elsewhere.
@@ -95,15 +95,15 @@ def drawn_by(path: str | Path) -> DrawnBy:
     Raises:
         ConfigurationError: the name has another ending.
     """
-    found = _DRAWN_BY.get(Path(path).suffix.lower())
-    if found is None:
+    library = _DRAWN_BY.get(Path(path).suffix.lower())
+    if library is None:
         raise ConfigurationError(
             f"{str(path)!r} is not the name of a picture; give one that ends in {', '.join(_DRAWN_BY)}"
         )
-    return found
+    return library
 
 
 def require(*libraries: DrawnBy) -> None:
     """Raise ConfigurationError if none of these libraries is installed."""
-    if not any(find_spec(each) for each in libraries):
+    if not any(find_spec(library) for library in libraries):
         raise ConfigurationError(f"plots need {' or '.join(libraries)}: {install_command('plot')}")

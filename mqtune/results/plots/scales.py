@@ -53,13 +53,13 @@ def in_tiers(
 
     *ranks* are the lines' places among *total* trials, from 0, of which some may not be drawn.
     """
-    found, begin = [], -1
+    tiers, begin = [], -1
     for share, name, look in _TIERS:
         end = max(0, math.ceil(share * total) - 1)
         if span := [line for line, rank in zip(lines, ranks, strict=True) if begin < rank <= end]:
-            found.append(joined(name, look, span))
+            tiers.append(joined(name, look, span))
         begin = max(begin, end)
-    return found
+    return tiers
 
 
 def _height(place: float, low: float, high: float, *, is_log: bool) -> float:
@@ -72,5 +72,5 @@ def _height(place: float, low: float, high: float, *, is_log: bool) -> float:
 def _span(parameter: ParameterAxis) -> tuple[float, float]:
     if parameter.names:
         return 0.0, len(parameter.names) - 1.0
-    there = [place for place in parameter.places if not math.isnan(place)]
-    return min(there), max(there)
+    places = [place for place in parameter.places if not math.isnan(place)]
+    return min(places), max(places)

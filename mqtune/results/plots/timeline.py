@@ -50,13 +50,13 @@ class TimelineRow(NamedTuple):
 def slots(runs: Iterable[TimelineBar]) -> list[TimelineRow]:
     """Return the first free slot of its worker for each attempt, in the order of their begins."""
     free: dict[str, list[float]] = {}
-    found = []
+    rows = []
     for run in runs:
         ends = free.setdefault(run.attempt.worker, [])
         number = next((number for number, end in enumerate(ends) if end <= run.begin + _HANDOVER_S), len(ends))
         ends[number : number + 1] = [run.end]
-        found.append(TimelineRow(run.attempt.worker, number))
-    return found
+        rows.append(TimelineRow(run.attempt.worker, number))
+    return rows
 
 
 def in_numbers(slot: TimelineRow) -> list[object]:

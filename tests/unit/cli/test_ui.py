@@ -247,7 +247,7 @@ def test_plotly_is_kept_by_browsers_as_its_address_has_its_version(served: Serve
 
 
 def figured(home: Path) -> Book:
-    """Return an experiment whose trial 0003 is the best, with early stops and two failures."""
+    """Return an experiment whose trial 0003 is the best, with early stops and three failures."""
     book = Book(home / "figured", scheduler=ASHA, max_failures=0)
     for number in range(1, 13):
         id_ = f"{number:04}"
@@ -256,10 +256,9 @@ def figured(home: Path) -> Book:
         book.report(
             id_, *({"loss": (1 if number == 3 else 2) / epoch, "training_iteration": epoch} for epoch in epochs)
         )
-        if number in (5, 6):
-            book.end(
-                id_, AttemptEnd.FAILED, error="Traceback\nRuntimeError: CUDA out of memory", error_type="RuntimeError"
-            )
+        if number in (4, 5, 6):
+            error = "ValueError: lr" if number == 4 else "RuntimeError: CUDA out of memory"
+            book.end(id_, AttemptEnd.FAILED, error=f"Traceback\n{error}", error_type=error.partition(":")[0])
         elif number != 3:
             book.decide(id_)
             book.end(id_, AttemptEnd.STOPPED)
@@ -285,7 +284,7 @@ def test_the_figures_of_an_experiment_have_its_savings_speed_and_commonest_error
         with listening(served, "name=figured") as messages:
             summary = next(messages)[1]["summary"]
 
-    assert (found["used"], found["saved"]) == (18, 72)
+    assert (found["used"], found["saved"]) == (17, 64)
     assert (found["error"], found["error_count"]) == ("RuntimeError: CUDA out of memory", 2)
     # The others ended after trial 0003 had found the best value.
     assert found["since"] == 10
@@ -313,7 +312,11 @@ def test_the_log_has_sentences_newest_first_by_kind(mqtune_home: Path):
         "ana@host asked to set max_trials=70 max_concurrent=4",
         "ana@host asked to set max_trials=50 max_concurrent=4",
     ]
-    assert failures == [f"{trial} failed: RuntimeError: CUDA out of memory" for trial in ("0006", "0005")]
+    assert failures == [
+        "0006 failed: RuntimeError: CUDA out of memory",
+        "0005 failed: RuntimeError: CUDA out of memory",
+        "0004 failed: ValueError: lr",
+    ]
     assert stops[0] == "0012 stopped early after report 1 by the scheduler: rung 1"
     assert drivers == ["created"]
     assert every[0] == people[0]
@@ -335,6 +338,44 @@ def test_rows_have_numbers_which_the_page_formats_by_column(served: Served):
     assert [row["cells"]["best"] for row in found["rows"]] == [0.2, 0.25]
     assert (found["counts"], found["total"]) == ({"completed": 5}, 5)
     assert found["rows"][0]["curve"] == [1.0, 0.2]
+
+
+@pytest.fixture
+def wide(mqtune_home: Path) -> Iterator[Served]:
+    """Serve an experiment with 14 parameters. One has the name of a column, and one is a large number."""
+    book = Book(mqtune_home / "wide", scheduler=ASHA)
+    for number in range(1, 4):
+        parameters = {f"p{place:02}": number * place for place in range(1, 13)}
+        book.stage(f"{number:04}", {**parameters, "status": number, "large": 2**60 + number})
+        book.report(f"{number:04}", {"loss": 1.0 / number, "training_iteration": 9})
+        book.end(f"{number:04}")
+    book.save()
+    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
+        served.login()
+        yield served
+
+
+def test_the_first_parameters_are_shown_and_large_numbers_keep_their_digits(wide: Served):
+    found = wide.ask("/api/trials?name=wide")[2]
+
+    parameters = [column for column in found["columns"] if column["kind"] == "parameter"]
+    assert (len(parameters), sum(column["shown"] for column in parameters)) == (14, 12)
+    # A browser would round it.
+    assert found["rows"][0]["cells"]["config.large"] == str(2**60 + 3)
+
+
+def test_parallel_axes_have_names_for_conditions_and_the_asked_order(wide: Served):
+    found = wide.ask("/api/picture?name=wide&kind=parallel&order=status&order=p12")[2]
+
+    keys = [scale["key"] for scale in found["scales"]]
+    # "status" alone would be the trial's own.
+    assert keys[:2] == ["config.status", "p12"]
+
+
+def test_a_picture_of_selected_trials_has_no_other(wide: Served):
+    found = wide.ask("/api/picture?name=wide&kind=curves&of=0001&of=0003")[2]
+
+    assert [trace["name"] for trace in found["panels"][0]["data"]] == ["trial 0001", "trial 0003"]
 
 
 def test_only_experiments_that_were_named_are_shown(mqtune_home: Path, tmp_path: Path):

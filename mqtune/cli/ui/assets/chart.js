@@ -1,5 +1,5 @@
 // A picture with its choices: metric, axes, smoothing and hidden series. A link brings them back, and files save it.
-import { button, el, menu, place, quietSelect, save, svg } from "./elements.js";
+import { button, el, menu, place, quietSelect, save, svg, table } from "./elements.js";
 import { number } from "./format.js";
 import { api, me, paced } from "./server.js";
 import { dialog, toast } from "./dialogs.js";
@@ -8,7 +8,7 @@ import { dialog, toast } from "./dialogs.js";
 const RARE = new Set(["rungs", "lineage", "pareto"]);
 const SMOOTHED = new Set(["curves", "trial"]);
 const SCALED = new Set(["history", "curves", "slices", "rungs", "pareto", "trial", "runs", "bests", "parameters"]);
-const AXES = { "": "auto", linear: "linear", log: "log" };
+export const AXES = { "": "auto", linear: "linear", log: "log" };
 const SMOOTHS = { 0: "0", 0.3: "0.3", 0.6: "0.6", 0.8: "0.8", 0.9: "0.9" };
 const KEPT = ["metric", "x", "y", "smooth", "hidden", "at"];
 const MOST_LISTED = 1000;
@@ -108,27 +108,25 @@ export function watched(node, work) {
 
 const counts = (trace) => (typeof trace.count === "number" ? trace.count : undefined);
 
+// Paths of marks by the beginning of Plotly's symbol. Others are circles.
+const SHAPES = {
+  x: "M4 2l6 6M10 2l-6 6",
+  diamond: "M7 1l4 4-4 4-4-4z",
+  square: "M3.5 1.5h7v7h-7z",
+  "triangle-down": "M3 2h8L7 9z",
+  triangle: "M7 1l4 8H3z",
+  star: "M7 .5 8.4 3.7l3.6.3-2.7 2.3.8 3.5L7 8 3.9 9.8l.8-3.5L2 4l3.6-.3z",
+};
+
 // The marks of a legend, as in the chart.
 function mark(trace) {
   const color = colored(trace.marker?.color ?? trace.line?.color ?? ""),
     { symbol = "", line } = trace.marker ?? {},
     hasMark = trace.type === "bar" || (trace.mode ?? "").includes("markers");
-  const shape = !hasMark
-    ? svg("path", { d: "M0 5h14" })
-    : symbol.startsWith("x")
-      ? svg("path", { d: "M4 2l6 6M10 2l-6 6" })
-      : symbol.startsWith("diamond")
-        ? svg("path", { d: "M7 1l4 4-4 4-4-4z", class: symbol.endsWith("open") ? "hollow" : "" })
-        : symbol.startsWith("square")
-          ? svg("path", { d: "M3.5 1.5h7v7h-7z", class: symbol.endsWith("open") ? "hollow" : "" })
-          : symbol.startsWith("triangle")
-            ? svg("path", {
-                d: symbol.includes("down") ? "M3 2h8L7 9z" : "M7 1l4 8H3z",
-                class: symbol.endsWith("open") ? "hollow" : "",
-              })
-            : symbol.startsWith("star")
-              ? svg("path", { d: "M7 .5 8.4 3.7l3.6.3-2.7 2.3.8 3.5L7 8 3.9 9.8l.8-3.5L2 4l3.6-.3z" })
-              : svg("circle", { cx: 7, cy: 5, r: 3.6 });
+  const path = hasMark ? Object.entries(SHAPES).find(([start]) => symbol.startsWith(start))?.[1] : "M0 5h14";
+  const shape = path
+    ? svg("path", { d: path, class: symbol.endsWith("open") ? "hollow" : null })
+    : svg("circle", { cx: 7, cy: 5, r: 3.6 });
   // The best one's mark is hollow, with a dot.
   if (symbol === "circle-dot")
     return svg(
@@ -266,7 +264,7 @@ const pointsOf = (panels) =>
       ),
     )
     .filter(([, , x, y]) => x != null && y != null);
-const POINT_HEADS = ["panel", "series", "x", "y", "label"];
+const POINT_HEADS = ["panel", "series", ["x", "right"], ["y", "right"], "label"];
 
 // The menu of a chart: a link to it, files, and its values as a table.
 export function chartMenu(title, file, plots, panels, link) {
@@ -284,12 +282,11 @@ export function chartMenu(title, file, plots, panels, link) {
     const text = String(value);
     return /[",\n]/.test(text) || /^[=+@\t]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  const csv = () =>
-    save(
-      `${file}.csv`,
-      [POINT_HEADS, ...pointsOf(panels())].map((row) => row.map(cell).join(",")).join("\n"),
-      "text/csv",
-    );
+  const csv = () => {
+    const heads = POINT_HEADS.map((head) => [head].flat()[0]);
+    const lines = [heads, ...pointsOf(panels())].map((row) => row.map(cell).join(","));
+    save(`${file}.csv`, lines.join("\n"), "text/csv");
+  };
   const copy = async () => {
     history.replaceState(null, "", link());
     try {
@@ -302,19 +299,7 @@ export function chartMenu(title, file, plots, panels, link) {
   const listed = () => {
     const rows = pointsOf(panels()),
       shown = rows.slice(0, MOST_LISTED);
-    const body = shown.map((row) =>
-      el(
-        "tr",
-        {},
-        row.map((each, index) =>
-          el(
-            "td",
-            { class: index === 2 || index === 3 ? "right" : null },
-            typeof each === "number" ? number(each) : each,
-          ),
-        ),
-      ),
-    );
+    const cells = shown.map((row) => row.map((each) => (typeof each === "number" ? number(each) : each)));
     const node = dialog(
       title,
       [
@@ -325,26 +310,7 @@ export function chartMenu(title, file, plots, panels, link) {
             ? `the first ${number(shown.length)} of ${number(rows.length)} points; CSV has all`
             : `${number(rows.length)} points`,
         ),
-        el(
-          "div",
-          { class: "window scroll", tabindex: "0", role: "region", "aria-label": "points" },
-          el(
-            "table",
-            {},
-            el(
-              "thead",
-              {},
-              el(
-                "tr",
-                {},
-                POINT_HEADS.map((head, index) =>
-                  el("th", { scope: "col", class: index === 2 || index === 3 ? "right" : null }, head),
-                ),
-              ),
-            ),
-            el("tbody", {}, body),
-          ),
-        ),
+        table(POINT_HEADS, cells, { class: "window scroll", "aria-label": "points" }),
         el(
           "div",
           { class: "buttons" },
@@ -561,9 +527,12 @@ export function picture(
   return node;
 }
 
+// Whether a chart is empty because nothing has been reported.
+export const awaitsReports = (why) => /has no trials yet|has a finite value|has a number for/.test(why);
+
 // Why a chart is empty, in a few words: charts of an experiment without reports appear with the first one.
-const emptyText = (why) =>
-  /has no trials yet|has a finite value|has a number for/.test(why)
+export const emptyText = (why) =>
+  awaitsReports(why)
     ? "appears with the first report"
     : why.replace(/^experiment '.*?' has nothing to draw(?: for \w+)?: /, "");
 

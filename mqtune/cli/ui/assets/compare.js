@@ -1,6 +1,6 @@
 // Several trials of an experiment, or several experiments, side by side: their curves and their differences.
 import { card, el, place, progress, refill, status } from "./elements.js";
-import { columnFormat, lasted, number } from "./format.js";
+import { cellFormat, lasted, number } from "./format.js";
 import { api, poll, problem } from "./server.js";
 import { picture } from "./chart.js";
 
@@ -28,13 +28,9 @@ export function trialsPage(main, name, ids) {
     }
     const lines = found.columns
       .filter(({ key }) => key !== "curve")
-      .map(({ key, title, kind }) => {
-        const values = found.rows.map((row) => row.cells[key]),
-          format =
-            key === "ran_s"
-              ? (value) => (value === undefined ? "" : lasted(value))
-              : columnFormat(values, kind === "metric" ? 4 : 3);
-        return [title, values.map(format)];
+      .map((column) => {
+        const values = found.rows.map((row) => row.cells[column.key]);
+        return [column.title, values.map(cellFormat(column, values))];
       })
       .filter(([, values]) => values.some(Boolean));
     sideBySide(

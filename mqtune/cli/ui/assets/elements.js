@@ -55,7 +55,7 @@ export function card(title, attributes, ...children) {
   return el("section", { class: "card", "aria-label": title, ...others }, head, ...children);
 }
 
-const WORDS = { early_stopped: "stopped early", queued: "queued" };
+const WORDS = { early_stopped: "stopped early" };
 export const words = (status) => WORDS[status] ?? status.replaceAll("_", " ");
 
 // The kind of an experiment's state, which has numbers in its words.
@@ -180,10 +180,15 @@ export function table(heads, rows, attributes) {
 export function menu(name, items, { label, side = "", kind = "button caret" } = {}) {
   const box = el("span", { class: "menu" });
   let popup;
+  // It listens only while the menu is open, as a page replaces many menus.
+  const outside = (event) => {
+    if (!box.contains(event.target)) close(false);
+  };
   const close = (refocus) => {
     popup?.remove();
     popup = undefined;
     opener.setAttribute("aria-expanded", "false");
+    document.removeEventListener("pointerdown", outside);
     if (refocus) opener.focus();
   };
   const itemOf = (item) => {
@@ -211,6 +216,7 @@ export function menu(name, items, { label, side = "", kind = "button caret" } = 
   const open = () => {
     popup = el("div", { class: `popup ${side}` }, (typeof items === "function" ? items() : items).map(itemOf));
     opener.setAttribute("aria-expanded", "true");
+    document.addEventListener("pointerdown", outside);
     box.append(popup);
     popup.querySelector(".item, input")?.focus();
   };
@@ -239,9 +245,6 @@ export function menu(name, items, { label, side = "", kind = "button caret" } = 
   });
   box.addEventListener("focusout", (event) => {
     if (popup && event.relatedTarget && !box.contains(event.relatedTarget)) close(false);
-  });
-  document.addEventListener("pointerdown", (event) => {
-    if (popup && !box.contains(event.target)) close(false);
   });
   box.append(opener);
   return box;

@@ -13,14 +13,12 @@ import {
   sparkline,
   tag,
 } from "./elements.js";
-import { about, ago, columnFormat, exact, lasted, number } from "./format.js";
+import { ARROWS, about, ago, columnFormat, exact, isVirtual, lasted, number } from "./format.js";
 import { api, poll, problem } from "./server.js";
 
 const DAY_S = 86400,
-  VIRTUAL_BEFORE = 978307200,
   MOST_ASKED = 3;
 const ENOUGH = 10;
-const ARROWS = { min: "↓", max: "↑" };
 const HEADS = [
   ["name", "name", (each) => each.name, "name"],
   ["state", "state", (each) => each.error ?? each.state, "status"],
@@ -40,7 +38,6 @@ const HEADS = [
   ["owner", "owner", (each) => each.owner ?? "", "seldom"],
 ];
 
-const isVirtual = (each) => each.created_at < VIRTUAL_BEFORE;
 const isLive = (each) => !each.error && !["finished", "failed", "interrupted"].includes(each.state);
 
 function ranFor(each) {
@@ -48,7 +45,7 @@ function ranFor(each) {
   if (!began || !made) return undefined;
   return Math.max(
     0,
-    (isLive(each) && !isVirtual(each) && !/^driver away/.test(each.state) ? Date.now() / 1000 : made.updated_at) -
+    (isLive(each) && !isVirtual(began) && !/^driver away/.test(each.state) ? Date.now() / 1000 : made.updated_at) -
       began,
   );
 }
@@ -70,7 +67,8 @@ const GROUPS = ["Needs attention", "Running", "Finished"];
 // The group of an experiment: a failure needs attention for a day.
 function groupOf(each) {
   const kind = kindOf(each),
-    isNew = isVirtual(each) || Date.now() / 1000 - (each.progress?.updated_at ?? each.created_at ?? 0) < DAY_S;
+    isNew =
+      isVirtual(each.created_at) || Date.now() / 1000 - (each.progress?.updated_at ?? each.created_at ?? 0) < DAY_S;
   if (["waiting", "unreadable"].includes(kind) || (["failed", "interrupted"].includes(kind) && isNew)) return 0;
   return isLive(each) ? 1 : 2;
 }
@@ -319,7 +317,7 @@ export function experimentsPage(main) {
       el(
         "td",
         { class: "right seldom soft", title: each.created_at ? exact(each.created_at) : null },
-        each.created_at ? (isVirtual(each) ? "virtual time" : ago(each.created_at)) : "",
+        each.created_at ? (isVirtual(each.created_at) ? "virtual time" : ago(each.created_at)) : "",
       ),
       owners ? cell("seldom soft", each.owner ?? "") : null,
     );

@@ -32,6 +32,15 @@ export function columnFormat(values, digits) {
     typeof value !== "number" ? String(value ?? "") : wide ? exponent(value, digits) : significant(value, digits);
 }
 
+// How the cells of a column of trials are written.
+export const cellFormat = ({ key, kind }, values) =>
+  key === "ran_s"
+    ? (value) => (value === undefined ? "" : lasted(value))
+    : columnFormat(values, kind === "metric" && key !== "at" ? 4 : 3);
+
+// The direction in which a metric is better.
+export const ARROWS = { min: "↓", max: "↑" };
+
 export const counted = (count, thing) => `${number(count)} ${thing}${count === 1 ? "" : "s"}`;
 
 export function lasted(seconds) {
@@ -56,6 +65,10 @@ export function about(seconds) {
   if (minutes < 90) return `about ${minutes < 10 ? Math.round(minutes) : 5 * Math.round(minutes / 5)} min`;
   return minutes < 60 * 36 ? `about ${round(minutes / 60)} h` : `about ${round(minutes / 1440)} days`;
 }
+
+// A time before it is a simulation's.
+const VIRTUAL_BEFORE = 978307200;
+export const isVirtual = (seconds) => seconds < VIRTUAL_BEFORE;
 
 const DAY = 86400;
 const clock = (at) => at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });

@@ -1,7 +1,7 @@
 // Which parameter matters: bars by importance, with the ranges of the best trials. Ranges come first, as they are quick.
 import { card, el, svg } from "./elements.js";
 import { api } from "./server.js";
-import { watched } from "./chart.js";
+import { emptyText, watched } from "./chart.js";
 
 const SLOW_MS = 3000;
 
@@ -48,9 +48,7 @@ export function importances(
     const wanted = { name, where: scope?.() ?? "", at: at(), metric: metric() };
     const ranges = await api("picture", { ...wanted, kind: "ranges" });
     if (ranges.nothing) {
-      note.textContent = /no trials yet|finite value|a number for/.test(ranges.nothing)
-        ? "appears with the first report"
-        : ranges.nothing;
+      note.textContent = emptyText(ranges.nothing);
       rows.replaceChildren();
       return 2000;
     }
@@ -84,8 +82,8 @@ export function importances(
     if (found.nothing) {
       known = [];
       draw(ranges.shares);
-      note.textContent = found.nothing
-        .replace(/^experiment '.*?' has nothing to draw for importances: it needs/, "needs")
+      note.textContent = emptyText(found.nothing)
+        .replace(/^it needs/, "needs")
         .replace(/, and there (are|is) /, "; ")
         .replace(/(; \d+)$/, "$1 have got there");
     } else {

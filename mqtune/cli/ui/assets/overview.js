@@ -1,6 +1,6 @@
 // The first tab of an experiment: how it goes, what is best, and which parameter matters.
 import { card, el, glyph, place, progress, refill, star, status, table } from "./elements.js";
-import { about, ago, columnFormat, counted, lasted, number } from "./format.js";
+import { ARROWS, about, ago, cellFormat, counted, lasted, number } from "./format.js";
 import { api } from "./server.js";
 import { chartLink, picture, watched } from "./chart.js";
 import { importances } from "./importances.js";
@@ -8,7 +8,6 @@ import { secondsLeft } from "./experiment.js";
 
 const BEST_ROWS = 5;
 const SHOWN_PARAMETERS = 6;
-const ARROWS = { min: "↓", max: "↑" };
 
 const tile = (kind, label, value, below) =>
   el(
@@ -184,12 +183,7 @@ function showBest(list, found, { name, summary }) {
   const columns = [...metrics, ...parameters, { key: "ran_s", title: "duration" }];
   const values = (key) => found.rows.map((row) => row.cells[key]);
   const formats = Object.fromEntries(
-    columns.map(({ key, kind }) => [
-      key,
-      key === "ran_s"
-        ? (value) => (value === undefined ? "" : lasted(value))
-        : columnFormat(values(key), kind === "metric" && key !== "at" ? 4 : 3),
-    ]),
+    columns.map((column) => [column.key, cellFormat(column, values(column.key))]),
   );
   const side = ({ key }) => (values(key).some((value) => typeof value === "number") ? "right" : null);
   const first = parameters[0]?.key;

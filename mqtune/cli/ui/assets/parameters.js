@@ -2,10 +2,8 @@
 import { el, quietSelect } from "./elements.js";
 import { number } from "./format.js";
 import { api } from "./server.js";
-import { chartLink, chartMenu, legendOf, picture, plotly, tips, watched } from "./chart.js";
+import { AXES, awaitsReports, chartLink, chartMenu, emptyText, legendOf, picture, plotly, tips, watched } from "./chart.js";
 import { importances, percent } from "./importances.js";
-
-const AXES = { "": "auto", linear: "linear", log: "log" };
 
 export function parametersTab(context) {
   const { name, states, scope } = context;
@@ -84,6 +82,14 @@ export function parametersTab(context) {
       listens: false,
     };
   }
+  function keepOnly(keys) {
+    for (const [key, card] of cards) {
+      if (keys.has(key)) continue;
+      Plotly.purge(card.plot);
+      card.node.remove();
+      cards.delete(key);
+    }
+  }
   async function drawAll() {
     for (const [, card] of cards) {
       card.node.yName = state.metric || context.summary?.metrics[0];
@@ -103,19 +109,14 @@ export function parametersTab(context) {
     ]);
     last = found;
     if (found.nothing) {
-      note.textContent = /no trials yet|finite value|a number for/.test(found.nothing)
+      keepOnly(new Set());
+      note.textContent = awaitsReports(found.nothing)
         ? "Charts appear with the first report."
-        : found.nothing;
+        : emptyText(found.nothing);
       return 2000;
     }
     note.textContent = found.remarks.filter((each) => !/^at | trials$/.test(each)).join(" · ");
-    const keys = new Set(found.panels.map(({ key }) => key));
-    for (const [key, card] of cards)
-      if (!keys.has(key)) {
-        Plotly.purge(card.plot);
-        card.node.remove();
-        cards.delete(key);
-      }
+    keepOnly(new Set(found.panels.map(({ key }) => key)));
     for (const panel of found.panels) {
       if (!cards.has(panel.key)) cards.set(panel.key, cardOf(panel.key));
       const card = cards.get(panel.key);

@@ -1,6 +1,6 @@
 // One trial: why it waits, its config beside the best one's, its curves, attempts, code and output.
 import { card, el, place, plain, refill, star, status, table, words } from "./elements.js";
-import { ago, exact, lasted, number } from "./format.js";
+import { ago, exact, isVirtual, lasted, number } from "./format.js";
 import { api, paced, poll, problem, stream } from "./server.js";
 import { labels } from "./labels.js";
 import { picture } from "./chart.js";
@@ -8,10 +8,9 @@ import { reason } from "./attention.js";
 import { trialButtons } from "./steering.js";
 
 const FASTEST_MS = 200;
-const VIRTUAL_BEFORE = 978307200;
 
 const wrapped = (text) => el("td", { class: "wrap" }, text);
-const when = (at) => (at ? el("td", { title: exact(at) }, at < VIRTUAL_BEFORE ? "virtual time" : ago(at)) : "");
+const when = (at) => (at ? el("td", { title: exact(at) }, isVirtual(at) ? "virtual time" : ago(at)) : "");
 
 // The use of the machine by each attempt, with a warning if it leaves a GPU idle.
 function usageCard(name, trial) {

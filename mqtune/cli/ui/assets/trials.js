@@ -1,6 +1,6 @@
 // The tab of trials: a table that has a window of rows of any number of trials, which the server filters and sorts.
 import { button, el, glyph, menu, place, plain, refill, save, sparkline, star, status, words } from "./elements.js";
-import { columnFormat, counted, lasted, number } from "./format.js";
+import { cellFormat, counted, number } from "./format.js";
 import { api, paced } from "./server.js";
 import { toast } from "./dialogs.js";
 import { labels } from "./labels.js";
@@ -149,10 +149,7 @@ export function trialsTab(context) {
     for (const { key, kind } of shown) {
       const values = loaded.rows.map((row) => row.cells[key]);
       if (values.some((value) => typeof value === "number")) numeric.add(key);
-      formats[key] =
-        key === "ran_s"
-          ? (value) => (value === undefined ? "" : lasted(value))
-          : columnFormat(values, kind === "metric" && key !== "at" ? 4 : 3);
+      formats[key] = cellFormat({ key, kind }, values);
     }
     const begins = (index) => (index === 0 ? shown[0]?.kind : shown[index].kind !== shown[index - 1].kind) && "begins";
     const classOf = (column, index) =>
