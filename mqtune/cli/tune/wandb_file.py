@@ -17,7 +17,7 @@ from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import names_in_words
 from mqtune.core.version import install_command
-from mqtune.search.kinds import Choice, Constant, Domain
+from mqtune.search.kinds import Choice, Domain
 
 _KEYS: Final = (
     "program", "command", "method", "metric", "parameters", "early_terminate", "run_cap", "name", "description",
@@ -166,7 +166,7 @@ def _values_of(definition: object) -> Iterable[object]:
     """Return the values of a choice or a constant, and one number for all of another domain."""
     if isinstance(definition, Choice):
         return definition.options
-    if isinstance(definition, Domain) and not isinstance(definition, Constant):
+    if isinstance(definition, Domain):
         return [0.0]
     return [definition]
 
