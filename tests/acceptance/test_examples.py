@@ -136,10 +136,23 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-def run_example(*command: str, broker: str = "") -> tuple[str, Results]:
+#: Runs a script with at most this number of trials.
+FEWER_TRIALS = """
+import runpy, sys
+import mqtune
+
+most = int(sys.argv.pop(1))
+mqtune.Tuner = lambda *given, tuner=mqtune.Tuner, **more: tuner(*given, **{**more, "max_trials": most})
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run_example(*command: str, broker: str = "", trials: int | None = None) -> tuple[str, Results]:
     """Run an example from the repository's root, and return what it printed, and its results."""
+    begin = [] if trials is None else ["-c", FEWER_TRIALS, str(trials)]
     done = subprocess.run(
-        [sys.executable, EXAMPLES / command[0], *command[1:]],
+        [sys.executable, *begin, EXAMPLES / command[0], *command[1:]],
         cwd=ROOT,
         env={**os.environ, "MQTUNE_BROKER": broker},
         capture_output=True,
@@ -152,7 +165,7 @@ def run_example(*command: str, broker: str = "") -> tuple[str, Results]:
 
 
 def test_promoted_trials_go_on_where_they_were_on_whichever_worker_is_free(two_workers: str):
-    text, results = run_example("promotion.py", "--broker", two_workers)
+    text, results = run_example("promotion.py", "--broker", two_workers, trials=9)
 
     workers = {result.id: [attempt.worker for attempt in result.attempts] for result in results}
     assert len(set(itertools.chain(*workers.values()))) == 2, workers

@@ -67,9 +67,10 @@ class Parameters:
     def _parameter(self, described: object, place: str) -> object:
         if isinstance(described, str) and described.startswith("~"):
             try:
-                return self._of_grid(domain_of(described[1:]), place)
+                domain = domain_of(described[1:])
             except SpaceError as error:
-                raise _at(place, error) from None
+                raise SpaceError(f"{place}: {error}") from None
+            return self._of_grid(domain, place)
         if not isinstance(described, Mapping):
             raise SpaceError(f"{place}: {described!r} is no parameter; write value: {described!r} below it")
         for key in described:
@@ -91,7 +92,7 @@ class Parameters:
         try:
             made = make(found)
         except SpaceError as error:
-            raise _at(place, error) from None
+            raise SpaceError(f"{place}: {error}") from None
         self.notes += found.notes
         return self._of_grid(made, place) if isinstance(made, Domain) else made
 
@@ -106,11 +107,6 @@ class Parameters:
                 f"{place}: a grid of {domain.size:,} values is too long; give fewer values, or method: random"
             )
         return grid_search(list(domain.values()))
-
-
-def _at(place: str, error: SpaceError) -> SpaceError:
-    text = str(error)
-    return SpaceError(text if text.startswith(place) else f"{place}: {text}")
 
 
 def _refuse_others(described: Mapping[str, object], known: set[str], place: str) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from mqtune.cli.tune.domains import hint_for
 from mqtune.cli.tune.parameters import Parameters, number_of
-from mqtune.cli.tune.words import Item, plain_word
+from mqtune.cli.tune.words import Item
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import names_in_words
@@ -172,7 +172,7 @@ def _values_of(definition: object) -> Iterable[object]:
 
 
 def _json(space: Mapping[str, object]) -> list[Item]:
-    pairs = ", ".join(f"{plain_word(json.dumps(name))}: {{{name}!json}}" for name in space)
+    pairs = ", ".join(f"{json.dumps(name)}: {{{name}!json}}" for name in space)
     return [f"{{{{{pairs}}}}}"]
 
 

@@ -386,6 +386,16 @@ def test_a_nested_parameter_is_fixed_by_its_path() -> None:
     assert found["space"] == {"optimizer": {"lr": 0.1, "name": mqtune.choice(["adam", "sgd"])}, "data.path": "x"}
 
 
+def test_a_fixed_parameter_leaves_the_sweep_unchanged() -> None:
+    nested = {"optimizer": {"parameters": {"lr": {"min": 0.0, "max": 1.0}}}}
+    Path("sweep.json").write_text(json.dumps({**SMALL, "parameters": nested}))
+    sweep = read_sweep(Path("sweep.json"))
+
+    Plan((), Options(fixed=["optimizer.lr=0.1"]), sweep)
+
+    assert sweep.space == {"optimizer": {"lr": mqtune.uniform(0, 1)}}
+
+
 def test_words_replace_the_program_of_a_file() -> None:
     Path("other.py").write_text("")
     Path("sweep.json").write_text(json.dumps({**SMALL, "parameters": ONE}))
@@ -462,6 +472,14 @@ def test_the_page_has_each_distribution() -> None:
     for distribution in refused_ones:
         with pytest.raises(ConfigurationError, match=f"mqtune has no distribution {distribution}; give q?_?"):
             parameter(distribution=distribution)
+
+
+@pytest.mark.parametrize("brackets", [5, 10_000])
+def test_early_termination_begins_with_the_first_report_at_the_earliest(brackets: int) -> None:
+    early = {"type": "hyperband", "max_iter": 9, "s": brackets}
+    found = arguments_of({**SMALL, "parameters": ONE, "early_terminate": early})["scheduler"]
+
+    assert found.rung_levels == (1, 3, 9)
 
 
 def test_early_termination_of_the_page_stops_where_it_says() -> None:
