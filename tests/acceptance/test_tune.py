@@ -313,15 +313,32 @@ def test_the_same_command_continues_after_ctrl_c_and_with_more_trials_adds_them(
     eventually(lambda: not processes_in(mqtune_home), why="a run left a process behind")
 
 
-def test_a_metric_that_never_appears_ends_the_run_with_the_output(tmp_path: Path) -> None:
-    write(tmp_path / "train.py", 'print(\'{"los": 0.5, "epoch": 1}\')')
-    limits = ("--max-trials", "50", "--max-concurrent", "1", "--minimize", "loss")
+@pytest.mark.parametrize(
+    ("code", "options", "messages"),
+    [
+        (
+            'print(\'{"los": 0.5, "epoch": 1}\')',
+            (),
+            ("Its JSON lines have 'los', 'epoch'", '{"los": 0.5, "epoch": 1}', "--minimize or --maximize"),
+        ),
+        (
+            'print("loss is 0.5")',
+            ("--pattern", r"loss: (?P<loss>\S+)"),
+            ("loss is 0.5", "--pattern, such as 'loss[ =:]+"),
+        ),
+        ("", (), ("as it printed nothing",)),
+    ],
+)
+def test_a_metric_that_never_appears_ends_the_run_with_the_output(
+    code: str, options: tuple[str, ...], messages: tuple[str, ...], tmp_path: Path
+) -> None:
+    write(tmp_path / "train.py", code)
+    limits = ("--max-trials", "50", "--max-concurrent", "1", "--minimize", "loss", *options)
 
     done = tuned(tmp_path, *limits, "--", "python", "train.py", "--lr", "~uniform(0, 1)")
 
     assert done.returncode == 1
     assert "trial 0001 has ended without the metric 'loss'" in done.stderr
-    messages = ("Its JSON lines have 'los', 'epoch'", '{"los": 0.5, "epoch": 1}', "--minimize or --maximize")
     assert [message for message in messages if message not in done.stderr] == [], done.stderr
     assert len(the_results()) < 10
 

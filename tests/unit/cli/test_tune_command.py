@@ -14,8 +14,7 @@ from click.testing import CliRunner, Result
 import mqtune
 from mqtune.cli import group
 from mqtune.cli.tune import Options, Plan
-from mqtune.cli.tune.command_tuner import CommandTuner
-from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError
+from mqtune.core.errors import ConfigurationError, MqtuneError
 
 LR = "~loguniform(1e-5, 1e-1)"
 
@@ -207,19 +206,6 @@ def test_a_program_in_a_folder_of_the_path_is_the_users_own(monkeypatch: pytest.
 
 def test_a_pattern_named_json_reads_lines_of_json() -> None:
     assert arguments(patterns=["json"])["trainable"].metrics == ("json",)
-
-
-def test_a_run_ends_when_its_first_trial_has_printed_nothing() -> None:
-    found = arguments(max_trials=50)
-    backend = mqtune.Simulated(lambda config: [])
-    tuner = CommandTuner(["loss"], **found, backend=backend)
-
-    with pytest.raises(
-        MetricMissing, match=r"metric 'loss', as it printed nothing. Have it read by --pattern, such as"
-    ):
-        tuner.run()
-
-    assert len(tuner.get_trials()) < 10
 
 
 def test_a_grid_needs_no_number_of_trials() -> None:

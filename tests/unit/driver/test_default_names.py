@@ -57,7 +57,7 @@ def test_a_default_name_is_the_scripts_and_a_number(
 def test_a_script_without_a_program_gives_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     (tmp_path / "learn.py").touch()
-    script, space = mqtune.Script(str(tmp_path / "learn.py")), {"lr": mqtune.uniform(0, 1)}
+    script, space = mqtune.Script([str(tmp_path / "learn.py"), "--lr={lr}"]), {"lr": mqtune.uniform(0, 1)}
     tuner = mqtune.Tuner(script, space, metric="loss", mode="min", backend=mqtune.Simulated(train))
 
     assert tuner.name == "learn-1"
