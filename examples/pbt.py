@@ -1,7 +1,7 @@
-"""Population-based training of a small network on scikit-learn's digits, with real checkpoints in a folder.
+"""Train a population of small networks on scikit-learn's digits, with checkpoints in a folder.
 
-Four trials train at once. Every four epochs one that is the worst of them pauses, and goes on from the weights of the best
-one with a config near its. At the end the script shows which configs, from which epoch on, have led to the best network.
+Four trials train at the same time. Every four epochs the worst trial pauses. It continues from the weights of the best
+trial, with a similar config. At the end the script prints the configs that led to the best network, by epoch.
 
 Run it: python examples/pbt.py. On the workers of a broker ($MQTUNE_BROKER), name a folder that all machines share:
 python examples/pbt.py /shared/checkpoints

@@ -1,9 +1,9 @@
-"""Promotion-ASHA: trials pause at each rung, and only the best go on, on whichever worker is free then.
+"""Promotion-ASHA: trials pause at each rung, and the best ones continue on any free worker.
 
 Each trial is a softmax regression on scikit-learn's digits. Its state is a dict that Redis keeps, so the workers need no
 folder in common. At the end the script prints on which workers each trial ran.
 
-Run it: python examples/promotion.py runs it on this machine alone, with one worker. To see trials move, have two workers
+Run it on this machine alone, with one worker: python examples/promotion.py. To see trials move, start two workers
 (two terminals with: mqtune worker --gpus 0 --slots 1), and give their broker with --broker URL or in $MQTUNE_BROKER.
 """
 
@@ -19,7 +19,7 @@ import mqtune
 
 
 def train(config: dict[str, Any]) -> None:
-    """Train one model from where its checkpoint left it; report its loss on the digits that it did not see."""
+    """Train one model, from its checkpoint if it has one. Report the loss on held-out digits."""
     images, labels = load_digits(return_X_y=True)
     x, y = images / 16, np.eye(10)[labels]
     checkpoint = mqtune.get_checkpoint()

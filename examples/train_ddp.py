@@ -1,7 +1,7 @@
-"""One network trained by two processes of each trial, by PyTorch's DistributedDataParallel; they may be on two machines.
+"""Train one network by two processes of each trial, with DistributedDataParallel of PyTorch.
 
-Run it: python examples/train_ddp.py. On the workers of a broker ($MQTUNE_BROKER) each trial has --machines of them, with --gpus on
-each: python examples/train_ddp.py --machines 2 --gpus 1 --checkpoints /shared/checkpoints
+Run it: python examples/train_ddp.py. On the workers of a broker ($MQTUNE_BROKER), a trial may use several machines:
+python examples/train_ddp.py --machines 2 --gpus 1 --checkpoints /shared/checkpoints
 """
 
 import argparse
@@ -16,7 +16,10 @@ import mqtune
 
 
 def train(config):
-    """Train from scratch, or on from a checkpoint; each seat runs this, and what seat 0 reports and saves counts."""
+    """Train from scratch or from a checkpoint.
+
+    Each seat runs this, and only the reports and checkpoints of seat 0 count.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     images, digits = (torch.tensor(each) for each in load_digits(return_X_y=True))
@@ -40,7 +43,7 @@ def train(config):
             optimizer.step()
         with torch.no_grad():
             hits = net(images[1347:].to(device)).argmax(1).cpu() == digits[1347:]
-        with mqtune.checkpoint_dir() as folder:  # what is written here goes with the next report
+        with mqtune.checkpoint_dir() as folder:  # its files belong to the next report
             state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
             torch.save(state, folder / "state.pt")
         mqtune.report({"accuracy": hits.float().mean()})

@@ -1,4 +1,4 @@
-"""A PyTorch Lightning module: trials pause after 1 and 3 epochs, and the best third goes on from its checkpoints.
+"""Tune a PyTorch Lightning module: trials pause after 1 and 3 epochs, and the best third continues.
 
 Run it: python examples/train_lightning.py, with --gpus 1 if each trial is to have a GPU. On the workers of a broker
 ($MQTUNE_BROKER), name a folder that all machines share: --checkpoints /shared/checkpoints
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import mqtune
 from mqtune.integrations.lightning import MqtuneCallback
 
-warnings.filterwarnings("ignore", ".*does not have many workers")  # the digits are in memory: there is nothing to load
+warnings.filterwarnings("ignore", ".*does not have many workers")  # the digits are in memory
 
 
 class Digits(LightningModule):
@@ -37,7 +37,7 @@ class Digits(LightningModule):
 
 
 def train(config):
-    """Train from scratch, or on from a checkpoint; the callback reports and saves after each epoch."""
+    """Train from scratch or from a checkpoint. The callback reports and saves after each epoch."""
     x, y = (torch.tensor(each) for each in load_digits(return_X_y=True))
     learn, choose = (TensorDataset(x[part].float() / 16, y[part]) for part in (slice(1347), slice(1347, None)))
     callback = MqtuneCallback({"accuracy": "val_accuracy"}, checkpoint_every=1)

@@ -1,4 +1,4 @@
-"""A network in PyTorch: ASHA stops bad trials early, and each trial can go on from its newest checkpoint.
+"""Tune a network in PyTorch: ASHA stops bad trials, and a trial can continue from its checkpoint.
 
 Run it: python examples/train_pytorch.py, with --gpus 1 if each trial is to have a GPU. On the workers of a broker
 ($MQTUNE_BROKER), name a folder that all machines share: --checkpoints /shared/checkpoints
@@ -15,7 +15,7 @@ import mqtune
 
 
 def train(config):
-    """Train from scratch, or on from a checkpoint; report and save after each epoch."""
+    """Train from scratch or from a checkpoint. Report and save after each epoch."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     images, digits = (torch.tensor(each) for each in load_digits(return_X_y=True))
     images = images.float() / 16
@@ -31,7 +31,7 @@ def train(config):
         optimizer.load_state_dict(state["optimizer"])
         done = state["epoch"]
     for epoch in range(done + 1, 28):
-        torch.manual_seed(epoch)  # so that a trial that goes on draws what it would have drawn without a break
+        torch.manual_seed(epoch)  # a resumed trial draws the same numbers as one without a break
         net.train()
         for x, y in batches:
             optimizer.zero_grad()
@@ -39,7 +39,7 @@ def train(config):
             optimizer.step()
         with torch.no_grad():
             guesses = net.eval()(images[1347:].to(device)).argmax(1).cpu()
-        with mqtune.checkpoint_dir() as folder:  # what is written here goes with the next report
+        with mqtune.checkpoint_dir() as folder:  # its files belong to the next report
             state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
             torch.save(state, folder / "state.pt")
         mqtune.report({"accuracy": (guesses == digits[1347:]).float().mean()})

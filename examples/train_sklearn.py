@@ -1,7 +1,7 @@
-"""A multi-layer perceptron of scikit-learn, fitted epoch by epoch, so that ASHA can stop it early.
+"""Fit a perceptron of scikit-learn epoch by epoch, so that ASHA can stop it early.
 
-Run it: python examples/train_sklearn.py. On the workers of a broker ($MQTUNE_BROKER), name a folder that all machines share:
---checkpoints /shared/checkpoints
+Run it: python examples/train_sklearn.py. On the workers of a broker ($MQTUNE_BROKER), name a folder that all machines
+share: --checkpoints /shared/checkpoints
 """
 
 import argparse
@@ -16,10 +16,10 @@ from mqtune.integrations.sklearn import Rounds
 
 
 def train(config):
-    """Fit from scratch, or on from a checkpoint; each epoch is reported and saved."""
+    """Fit from scratch or from a checkpoint. Each epoch is reported and saved."""
     images, digits = load_digits(return_X_y=True)
     learn_x, choose_x, learn_y, choose_y = train_test_split(images / 16, digits, random_state=0)
-    # joblib unpickles: who may write to the checkpoints' folder may run code in the trials.
+    # joblib unpickles, so people with write access to the checkpoints' folder can run code in trials.
     rounds = Rounds((choose_x, choose_y), scoring="accuracy", checkpoint_every=1, storage=joblib)
     model = MLPClassifier(
         hidden_layer_sizes=(config["width"],), learning_rate_init=config["lr"], alpha=config["alpha"], random_state=0

@@ -1,4 +1,6 @@
-"""A small transformer, trained by the Trainer of Hugging Face; its weights begin at random, so nothing is downloaded.
+"""Train a small transformer with the Trainer of Hugging Face.
+
+Its first weights are random, so nothing is downloaded.
 
 Run it: python examples/train_transformers.py, with --gpus 1 if each trial is to have a GPU. On the workers of a broker
 ($MQTUNE_BROKER), name a folder that all machines share: --checkpoints /shared/checkpoints
@@ -15,7 +17,7 @@ from mqtune.integrations.transformers import MqtuneCallback
 
 
 def train(config):
-    """Train from scratch, or on from a checkpoint; the callback reports and saves after each epoch."""
+    """Train from scratch or from a checkpoint. The callback reports and saves after each epoch."""
     images, digits = load_digits(return_X_y=True)
     pixels = torch.tensor(images / 16).float().reshape(-1, 1, 8, 8)
     data = [{"pixel_values": x, "labels": int(y)} for x, y in zip(pixels, digits, strict=True)]

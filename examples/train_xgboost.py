@@ -1,4 +1,4 @@
-"""Boosted trees by XGBoost: ASHA stops bad trials after a few rounds, and each can go on from its newest checkpoint.
+"""Grow boosted trees with XGBoost: ASHA stops bad trials, and a trial can continue from its checkpoint.
 
 Run it: python examples/train_xgboost.py, with --gpus 1 if each trial is to have a GPU. On the workers of a broker
 ($MQTUNE_BROKER), name a folder that all machines share: --checkpoints /shared/checkpoints
@@ -18,10 +18,10 @@ ROUNDS = 81
 
 
 def train(config):
-    """Train from scratch, or on from a checkpoint; the callback reports each round, and saves each ninth."""
+    """Train from scratch or from a checkpoint. The callback reports each round, and saves every ninth."""
     learn_x, choose_x, learn_y, choose_y = train_test_split(*load_digits(return_X_y=True), random_state=0)
     callback = MqtuneCallback({"error": "choose-merror"}, checkpoint_every=9)
-    # mqtune names the trial's GPUs there; without any it is empty, and the trees grow on as many cores as the trial's slot has.
+    # mqtune writes the trial's GPUs there. Without a GPU it is empty, and the trees grow on all cores of the slot.
     device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"
     xgboost.train(
         {"objective": "multi:softprob", "num_class": 10, "eval_metric": "merror", "device": device, **config},

@@ -1,8 +1,8 @@
-"""A class trainable: a trial in steps, between which mqtune saves it, pauses it and has it go on elsewhere.
+"""Tune a class trainable, which mqtune can save, pause and move to another worker between two steps.
 
-HyperBand pauses each trial at the end of a round, and resumes the best of them in a fresh process. The class says how it is
-saved and loaded; mqtune counts the iterations and the time. A step takes microseconds here, so the trials run in lockstep:
-none is ahead of what HyperBand has decided.
+HyperBand pauses each trial at the end of a round, and resumes the best ones in a fresh process. The class saves and
+loads its state. mqtune counts the iterations and the time. A step takes microseconds here, so the trials run in
+lockstep: each waits for HyperBand's decision.
 
 Run it: python examples/trainable_class.py
 """
@@ -23,7 +23,7 @@ class Valley(mqtune.Trainable):
         self.place, self.speed = [4.0, 2.0], [0.0, 0.0]
 
     def step(self) -> dict[str, Any]:
-        """Do 2 descents and return the height; ``training_iteration`` and the times are added."""
+        """Do two descents, and return the height. mqtune adds ``training_iteration`` and the times."""
         for _ in range(2):
             slopes = [2 * self.place[0], 60 * self.place[1]]
             for i, slope in enumerate(slopes):
@@ -32,11 +32,11 @@ class Valley(mqtune.Trainable):
         return {"height": self.place[0] ** 2 + 30 * self.place[1] ** 2}
 
     def save_checkpoint(self, folder: Path) -> dict[str, Any]:
-        """Return the state; a large one would be written as files into the folder."""
+        """Return the state. Write a large state as files into the folder."""
         return {"place": self.place, "speed": self.speed}
 
     def load_checkpoint(self, checkpoint: mqtune.Checkpoint) -> None:
-        """Take back what ``save_checkpoint`` returned; of files that it wrote ``checkpoint.path`` is the folder."""
+        """Restore the state from ``save_checkpoint``. Its files would be in the folder ``checkpoint.path``."""
         self.place, self.speed = checkpoint.data["place"], checkpoint.data["speed"]
 
 

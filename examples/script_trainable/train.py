@@ -1,4 +1,4 @@
-"""A training script that knows nothing of mqtune: arguments come in, and it prints its metrics, a line of JSON each."""
+"""Train without mqtune: read arguments, and print the metrics as lines of JSON."""
 
 import argparse
 import json

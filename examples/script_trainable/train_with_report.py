@@ -1,4 +1,4 @@
-"""The same script with ``mqtune.report``: started by hand it logs, in a trial its reports go to the driver."""
+"""Train with ``mqtune.report``. In a trial it reports to the driver, and by hand it only logs."""
 
 import argparse
 

@@ -1,6 +1,6 @@
-"""Trains one network in several processes by torchrun: one for each GPU that it sees, or two without any.
+"""Train one network in several processes by torchrun: one for each visible GPU, or two without any.
 
-By hand: python examples/train_torchrun/train.py --lr 0.01. It starts torchrun itself, which starts it again for each process.
+By hand: python examples/train_torchrun/train.py --lr 0.01. It starts torchrun, which starts it again for each process.
 """
 
 import argparse

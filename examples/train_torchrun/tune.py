@@ -1,8 +1,8 @@
-"""Tunes a training by torchrun: train.py prints its metrics, and mqtune saves the folder that it writes.
+"""Tune a training by torchrun: train.py prints its metrics, and mqtune saves its folder.
 
-Run it: python examples/train_torchrun/tune.py, with --gpus 2 if each trial is to have two GPUs of one machine. On the workers of
-a broker ($MQTUNE_BROKER) too, which offer two GPUs in each slot: mqtune worker --gpus-per-slot 2. With
---checkpoints /shared/checkpoints, a folder that all machines share, trials go on where they were.
+Run it: python examples/train_torchrun/tune.py, with --gpus 2 if each trial is to have two GPUs of one machine. It also
+runs on the workers of a broker ($MQTUNE_BROKER) with two GPUs in each slot: mqtune worker --gpus-per-slot 2. With
+--checkpoints /shared/checkpoints, a folder that all machines share, moved trials continue from their checkpoints.
 """
 
 import argparse

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,22 @@ SCRIPTS = {
     "train_transformers.py": "transformers",
     "train_xgboost.py": "xgboost",
 }
+#: Runs scripts, each as far as its tuner, and prints the names of the tuners. They share the imports of large libraries.
+BEGUN = """
+import contextlib, runpy, sys
+import mqtune
+
+def begin(tuner):
+    print(tuner.name)
+    tuner.close()
+    sys.exit()
+
+mqtune.Tuner.run = begin
+for script in sys.argv[1:]:
+    sys.argv, sys.path[0] = [script], script.rpartition("/")[0]
+    with contextlib.suppress(SystemExit):
+        runpy.run_path(script, run_name="__main__")
+"""
 #: Runs a script, and presses Ctrl-C once its experiment has begun.
 INTERRUPTED = """
 import os, runpy, signal, sys
@@ -62,17 +79,17 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def interrupted_run(script: Path) -> str:
-    """Begin a script, interrupt it, and return what it printed."""
+def run_code(code: str, *scripts: Path, exit_code: int = 0) -> str:
+    """Run Python code with scripts as its arguments, and return its output."""
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, script],
+        [sys.executable, "-c", code, *scripts],
         cwd=ROOT,
         env={**os.environ, "MQTUNE_BROKER": ""},
         capture_output=True,
         text=True,
         timeout=150,
     )
-    assert done.returncode == INTERRUPTED_CODE, done.stderr
+    assert done.returncode == exit_code, done.stderr
     return done.stdout
 
 
@@ -84,13 +101,22 @@ def script_of_readme(folder: Path) -> Path:
     return script
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "README.md"])
+def test_each_example_names_its_experiment_so_that_the_same_command_continues():
+    scripts = [EXAMPLES / name for name, library in SCRIPTS.items() if find_spec(library) is not None]
+
+    names = run_code(BEGUN, *scripts).split()
+
+    assert len(set(names)) == len(scripts)
+    # A default name has a number, and each run a new one.
+    assert [name for name in names if re.search(r"-\d+$", name)] == []
+
+
+#: One script for each kind of trainable: a function, a class and a script.
+@pytest.mark.parametrize("name", ["README.md", "trainable_class.py", "script_trainable/tune_script.py"])
 def test_after_ctrl_c_the_same_command_continues(name: str, tmp_path: Path):
-    if name in SCRIPTS:
-        pytest.importorskip(SCRIPTS[name])
     script = EXAMPLES / name if name in SCRIPTS else script_of_readme(tmp_path)
 
-    texts = [interrupted_run(script) for _ in range(2)]
+    texts = [run_code(INTERRUPTED, script, exit_code=INTERRUPTED_CODE) for _ in range(2)]
 
     assert texts[0] == texts[1]
     [folder] = saved_experiments()
@@ -110,10 +136,23 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-def run_example(*command: str, broker: str = "") -> tuple[str, Results]:
+#: Runs a script with at most this number of trials.
+FEWER_TRIALS = """
+import runpy, sys
+import mqtune
+
+most = int(sys.argv.pop(1))
+mqtune.Tuner = lambda *given, tuner=mqtune.Tuner, **more: tuner(*given, **{**more, "max_trials": most})
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run_example(*command: str, broker: str = "", trials: int | None = None) -> tuple[str, Results]:
     """Run an example from the repository's root, and return what it printed, and its results."""
+    begin = [] if trials is None else ["-c", FEWER_TRIALS, str(trials)]
     done = subprocess.run(
-        [sys.executable, EXAMPLES / command[0], *command[1:]],
+        [sys.executable, *begin, EXAMPLES / command[0], *command[1:]],
         cwd=ROOT,
         env={**os.environ, "MQTUNE_BROKER": broker},
         capture_output=True,
@@ -126,7 +165,7 @@ def run_example(*command: str, broker: str = "") -> tuple[str, Results]:
 
 
 def test_promoted_trials_go_on_where_they_were_on_whichever_worker_is_free(two_workers: str):
-    text, results = run_example("promotion.py", "--broker", two_workers)
+    text, results = run_example("promotion.py", "--broker", two_workers, trials=9)
 
     workers = {result.id: [attempt.worker for attempt in result.attempts] for result in results}
     assert len(set(itertools.chain(*workers.values()))) == 2, workers

@@ -1,1 +1,1 @@
-"""One of each thing that a package of your own can bring to mqtune; small, and held to mqtune's contract suites."""
+"""Extend mqtune by a package: one small example of each kind, tested by the contract suites."""

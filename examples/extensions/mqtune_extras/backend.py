@@ -42,9 +42,9 @@ from mqtune.journal.memory_server import MemoryServer
 Reports = Callable[[Config], Iterable[tuple[float, Metrics | Exception]]]
 _Key = tuple[TrialId, int]
 
-#: How long an attempt counts as running after its thread was last heard of.
+#: How long an attempt counts as running after the last sign of its thread.
 LEASE_S: Final = 15.0
-#: How often a thread looks whether its trial should stop, pause or save.
+#: How often a thread checks whether its trial should stop, pause or save.
 LOOK_S: Final = 0.005
 #: How each intent ends an attempt.
 ENDS: Final = {
@@ -57,12 +57,12 @@ ENDS: Final = {
 
 
 class Threads:
-    """Runs each trial in a thread: the backend that users make, and pass as ``Tuner(backend=…)``.
+    """Runs each trial in a thread. Users pass it as ``Tuner(backend=…)``.
 
     Args:
         reports: returns or yields ``(seconds, metrics)`` of a config's reports; an exception in place of the metrics fails
             the trial.
-        slots: number of trials at once.
+        slots: number of trials that run at the same time.
         checkpoints: whether each report comes with a checkpoint.
     """
 
@@ -103,7 +103,7 @@ class Threads:
 
 
 class ThreadSession:
-    """What the driver works with; one for each driver."""
+    """Serves one driver."""
 
     def __init__(self, threads: Threads, resources: Resources) -> None:
         self.journal = MemoryJournal(threads.server, threads.experiment)
@@ -229,7 +229,7 @@ class _Attempt:
             self._report(metrics, seconds)
 
     def _items(self, assignment: Assignment) -> Iterator[tuple[float, Metrics | Exception]]:
-        """Yield what is to be reported, after the report that the attempt's checkpoint was saved with."""
+        """Yield the reports that follow the report of the attempt's checkpoint."""
         if assignment.checkpoint:
             self._position, self._total_s = self._restored(assignment.checkpoint)
         begin, left = self._position, self._position
@@ -240,7 +240,7 @@ class _Attempt:
                 yield item
 
     def _restored(self, checkpoint: CheckpointId) -> tuple[int, float]:
-        """Return the position, and the time until then, that a checkpoint has: a dict in the journal, or a folder."""
+        """Return the position and the time in a checkpoint, which is a dict in the journal, or a folder."""
         if is_in_memory(checkpoint):
             data = self._journal.checkpoint(checkpoint)
             if data is None:

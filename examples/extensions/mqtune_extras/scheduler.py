@@ -1,4 +1,4 @@
-"""A scheduler: gives up trials that are clearly worse than the best at the same number of reports."""
+"""A scheduler that stops trials far worse than the best one after as many reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from mqtune.schedulers import Action, Decision, Scheduler
 
 
 class Trailing(Scheduler):
-    """Stops a trial whose value is worse than *factor* times the best one of that report, from report *grace* on."""
+    """Stops a trial if its value is worse than *factor* times the best one at the same report.
+
+    The first *grace* - 1 reports never stop it.
+    """
 
     asks_ahead = True
 

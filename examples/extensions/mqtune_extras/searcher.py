@@ -12,7 +12,10 @@ from mqtune.search import Encoding, Searcher
 
 
 class Line(Searcher):
-    """Suggests *count* values of one hyperparameter, evenly spaced from *low* to *high*; the others are as in *rest*."""
+    """Suggests *count* values of one hyperparameter, evenly spaced from *low* to *high*.
+
+    The other hyperparameters come from *rest*.
+    """
 
     def __init__(self, name: str, low: float, high: float, count: int, rest: Config | None = None) -> None:
         self._arguments = {"name": name, "low": low, "high": high, "count": count, "rest": dict(rest or {})}
@@ -33,7 +36,7 @@ class Line(Searcher):
 
 
 class Middle(Searcher):
-    """Suggests the middle of the space first, and then random configs around it: ``searcher="middle"``.
+    """Suggests the middle of the space, and then configs around it: ``searcher="middle"``.
 
     Args:
         width: the part of each range that is searched, around its middle.

@@ -13,7 +13,10 @@ from mqtune.checkpoints.store import split_name
 
 
 class Shelf(DirectoryStore):
-    """Keeps checkpoints as mqtune's own folders do; a store of another kind derives from ``mqtune.checkpoints.CheckpointStore``."""
+    """Keeps checkpoints as mqtune's own folders do.
+
+    A store of another kind derives from ``mqtune.checkpoints.CheckpointStore``.
+    """
 
     def __init__(self, url: str) -> None:
         place, name = split_name(url)

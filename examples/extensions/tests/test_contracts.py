@@ -1,4 +1,4 @@
-"""What the package brings, under mqtune's contract suites."""
+"""The package's extensions pass mqtune's contract suites."""
 
 from __future__ import annotations
 

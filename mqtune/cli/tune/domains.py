@@ -8,53 +8,25 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from typing import Final
 
+import mqtune
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.text import names_in_words
-from mqtune.search.domains import (
-    choice,
-    finrange,
-    grid_search,
-    logfinrange,
-    lograndint,
-    loguniform,
-    normal,
-    ordinal,
-    qlograndint,
-    qloguniform,
-    qrandint,
-    qrandn,
-    quniform,
-    randint,
-    reverseloguniform,
-    uniform,
-)
+from mqtune.search import domains
 from mqtune.search.kinds import Domain
 
 #: The functions whose arguments are the values.
 _OF_VALUES: Final[dict[str, Callable[[list[object]], Domain]]] = {
-    function.__name__: function for function in (choice, grid_search, ordinal)
+    function.__name__: function for function in (domains.choice, domains.grid_search, domains.ordinal)
 }
+#: All others that scripts have, except the one that takes a function.
 _OF_NUMBERS: Final[dict[str, Callable[..., Domain]]] = {
-    function.__name__: function
-    for function in (
-        uniform,
-        loguniform,
-        quniform,
-        qloguniform,
-        randint,
-        lograndint,
-        qrandint,
-        qlograndint,
-        normal,
-        qrandn,
-        reverseloguniform,
-        finrange,
-        logfinrange,
-    )
+    name: function
+    for name, function in vars(domains).items()
+    if name in mqtune.__all__ and name not in (*_OF_VALUES, "sample_from")
 }
 DOMAINS: Final = (*_OF_NUMBERS, *_OF_VALUES)
 #: Names in other tuners that are not similar to the name here.
@@ -70,7 +42,7 @@ _ELSEWHERE: Final = {
 _CALL: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
 _KEYWORD: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 _CLOSED_BY: Final = {"[": "]", "{": "}", "(": ")"}
-_QUOTES: Final = "\"'"
+_QUOTES: Final = ('"', "'")
 _WORDS: Final[dict[str, object]] = {
     **dict.fromkeys(("true", "True"), True),
     **dict.fromkeys(("false", "False"), False),
@@ -112,6 +84,12 @@ def _hint(name: str) -> str:
     return f"do you mean {likely}{_signature(likely)}?" if likely else f"there are {names_in_words(DOMAINS)}"
 
 
+def hint_for(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a hint at the known name that is most similar to *name*, or *otherwise* if none is."""
+    near = get_close_matches(name, known, n=1)
+    return f"do you mean {near[0]}?" if near else otherwise
+
+
 def _signature(name: str) -> str:
     """Return the arguments of a domain's function, for people."""
     if name in _OF_VALUES:
@@ -151,16 +129,19 @@ def value_of(text: str, level: int = 0) -> object:
     """Return the value of a text: a number, a list, a JSON object, a word or a quoted text.
 
     Raises:
-        SpaceError: a quote or a bracket is not closed, or there are too many brackets.
+        SpaceError: a quote or a bracket is not closed, or there are too many brackets or digits.
     """
     text = text.strip()
     if text in _WORDS:
         return _WORDS[text]
     if _WHOLE_NUMBER.fullmatch(text):
-        return int(text)
+        try:
+            return int(text)
+        except ValueError:
+            raise SpaceError(f"a whole number has {len(text):,} digits; give a smaller one") from None
     if _NUMBER.fullmatch(text):
         return float(text)
-    if text[:1] in _QUOTES and text[:1]:
+    if text.startswith(_QUOTES):
         return _unquoted(text)
     if text.startswith("[") and text.endswith("]"):
         if level >= _MOST_LEVELS:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from fractions import Fraction
 from typing import Final
 
-from mqtune.cli.tune.domains import domain_of
+from mqtune.cli.tune.domains import domain_of, hint_for
+from mqtune.core import checks
 from mqtune.core.errors import SpaceError
 from mqtune.core.text import names_in_words
 from mqtune.search.domains import (
@@ -67,15 +67,15 @@ class Parameters:
     def _parameter(self, described: object, place: str) -> object:
         if isinstance(described, str) and described.startswith("~"):
             try:
-                return self._of_grid(domain_of(described[1:]), place)
+                domain = domain_of(described[1:])
             except SpaceError as error:
-                raise _at(place, error) from None
+                raise SpaceError(f"{place}: {error}") from None
+            return self._of_grid(domain, place)
         if not isinstance(described, Mapping):
             raise SpaceError(f"{place}: {described!r} is no parameter; write value: {described!r} below it")
         for key in described:
             if key not in _KEYS:
-                near = get_close_matches(str(key), _KEYS, n=1)
-                hint = f"do you mean {near[0]}?" if near else f"a parameter has {names_in_words(_KEYS)}"
+                hint = hint_for(str(key), _KEYS, f"a parameter has {names_in_words(_KEYS)}")
                 raise SpaceError(f"{place}: there is no key {key!r}; {hint}")
         if "parameters" in described:
             _refuse_others(described, {"parameters"}, place)
@@ -85,15 +85,14 @@ class Parameters:
         if kind in _MISSING:
             raise SpaceError(f"{place}: mqtune has no distribution {kind}; {_MISSING[kind]}")
         if kind not in _MAKERS:
-            near = get_close_matches(kind, _MAKERS, n=1)
-            hint = f"do you mean {near[0]}?" if near else f"there are {names_in_words(_MAKERS)}"
+            hint = hint_for(kind, _MAKERS, f"there are {names_in_words(_MAKERS)}")
             raise SpaceError(f"{place}: there is no distribution {kind!r}; {hint}")
         keys, make = _MAKERS[kind]
         _refuse_others(described, {*keys, "distribution"}, place)
         try:
             made = make(found)
         except SpaceError as error:
-            raise _at(place, error) from None
+            raise SpaceError(f"{place}: {error}") from None
         self.notes += found.notes
         return self._of_grid(made, place) if isinstance(made, Domain) else made
 
@@ -108,11 +107,6 @@ class Parameters:
                 f"{place}: a grid of {domain.size:,} values is too long; give fewer values, or method: random"
             )
         return grid_search(list(domain.values()))
-
-
-def _at(place: str, error: SpaceError) -> SpaceError:
-    text = str(error)
-    return SpaceError(text if text.startswith(place) else f"{place}: {text}")
 
 
 def _refuse_others(described: Mapping[str, object], known: set[str], place: str) -> None:
@@ -156,19 +150,15 @@ class _Described:
         return all(isinstance(self._described.get(key, 1), int) for key in keys)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return the number of a key, also if YAML has read it as text, such as 1e-5.
+        """Return the number of a key, or *default* if it is missing.
 
         Raises:
-            SpaceError: it is missing, or is no number.
+            SpaceError: it is missing without a default, or is no finite number.
         """
         value = self._described.get(key, default)
         if value is None:
             raise SpaceError(f"{key} is missing; give a number")
-        if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
-            return float(value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise SpaceError(f"{key}: {value!r} is not a number")
-        return value
+        return number_of("", key, value)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -178,12 +168,7 @@ class _Described:
     def exponents(self) -> tuple[float, float]:
         """The bounds as powers of e."""
         low, high = self.bounds
-        try:
-            return math.exp(low), math.exp(high)
-        except OverflowError:
-            raise SpaceError(
-                f"max: e to the power of {high!r} is too large; bounds that are no exponents need log_uniform_values"
-            ) from None
+        return _power(low), _power(high)
 
     @property
     def values(self) -> list[object]:
@@ -203,8 +188,9 @@ class _Described:
         values, given = self.values, self._described.get("probabilities")
         if not isinstance(given, list) or len(given) != len(values):
             raise SpaceError(f"probabilities: {given!r} is no list with a number for each of {len(values)} values")
-        if not all(isinstance(each, int | float) and each >= 0 for each in given) or not sum(given):
-            raise SpaceError(f"probabilities: {given!r} are not numbers of at least 0")
+        are_numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in given)
+        if not are_numbers or not all(0 <= each < math.inf for each in given) or not any(given):
+            raise SpaceError(f"probabilities: {given!r} are not numbers of at least 0 with a sum above 0")
         shares = [Fraction(str(each)) / sum(Fraction(str(other)) for other in given) for each in given]
         parts = math.lcm(*(share.denominator for share in shares))
         if parts > _MOST_ENTRIES:
@@ -216,6 +202,25 @@ class _Described:
 def _repeated(values: list[object], counts: list[int]) -> Iterator[object]:
     for value, count in zip(values, counts, strict=True):
         yield from [value] * count
+
+
+def number_of(place: str, key: str, value: object) -> float:
+    """Return a finite number from a file, also if YAML 1.1 reads it as text, such as 1e-5.
+
+    Raises:
+        SpaceError: it is no finite number. The error has the key, behind its place.
+    """
+    return checks.number(place, key, _meant(value), error=SpaceError)
+
+
+def _power(exponent: float) -> float:
+    """Return e to the power of a bound."""
+    try:
+        return math.exp(exponent)
+    except OverflowError:
+        raise SpaceError(
+            f"e to the power of {exponent!r} is too large; bounds that are no exponents need log_uniform_values"
+        ) from None
 
 
 def _meant(value: object) -> object:
@@ -239,8 +244,8 @@ def _multiples(found: _Described, low: float, high: float, *, log: bool) -> Doma
 
 
 def _inverse(found: _Described) -> Domain:
-    low, high = found.exponents
-    return loguniform(1 / high, 1 / low)
+    low, high = found.bounds
+    return loguniform(_power(-high), _power(-low))
 
 
 def _whole(found: _Described) -> Domain:

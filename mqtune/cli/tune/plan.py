@@ -19,7 +19,6 @@ from mqtune.cli.tune.program import TunedProgram, program_of
 from mqtune.cli.tune.wandb_file import EarlyTermination, Sweep
 from mqtune.cli.tune.words import Words
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.keys import is_name
 from mqtune.core.resources import Resources
 from mqtune.core.text import names_in_words, put
 from mqtune.core.trial import ITERATION
@@ -89,8 +88,7 @@ class Plan:
         self._groups = [name for pattern in options.patterns for name in re.compile(pattern).groupindex]
         self._check_patterns()
         #: Lines for the user: keys of the file without effect, and differences to a start by hand.
-        self.notes = [*([] if sweep is None else sweep.warnings), self._program.note, *arguments.notes]
-        self.notes = list(filter(None, self.notes))
+        self.notes = [*([] if sweep is None else sweep.warnings), *self._program.notes, *arguments.notes]
         self._scheduler = self._chosen_scheduler()
 
     @property
@@ -114,7 +112,8 @@ class Plan:
 
     def _check_patterns(self) -> None:
         """Check that the patterns have the metrics and the step."""
-        if not self._options.patterns:
+        if not self._groups:
+            # The script reads JSON lines.
             return
         wanted = [*self._modes, *filter(None, [self._options.step])]
         if missing := [name for name in wanted if name not in self._groups]:
@@ -207,11 +206,6 @@ class Plan:
         The name has a digest of the parts that must not change when an experiment continues.
         """
         if self._options.name is not None:
-            if not is_name(self._options.name):
-                raise ConfigurationError(
-                    f"--name {self._options.name!r} can't name an experiment; use up to 100 letters, digits, dots, "
-                    "dashes and underscores"
-                )
             return self._options.name
         scheduler, options = self._scheduler, self._options
         parts = [

@@ -33,13 +33,13 @@ class TunedProgram(NamedTuple):
         begin: the beginning of a ``Script``: a path, or ``-m`` and a module.
         rest: the words behind it.
         env: the variables that ``env`` sets for it.
-        note: a line for the user about a difference to a start by hand. It may be empty.
+        notes: lines for the user about differences to a start by hand.
     """
 
     begin: list[str]
     rest: list[str]
     env: dict[str, str]
-    note: str = ""
+    notes: Sequence[str] = ()
 
     @property
     def stem(self) -> str:
@@ -67,7 +67,8 @@ def program_of(words: Sequence[str]) -> TunedProgram:
 
 def _is_own(program: str) -> bool:
     """Whether a program is a file of the user, and not one that a shell finds by its name."""
-    folders = [Path(folder).resolve() for folder in os.get_exec_path()]
+    # Some people have "." in their PATH.
+    folders = {Path(folder).resolve() for folder in os.get_exec_path()} - {Path.cwd()}
     return Path(program).is_file() and Path(program).resolve().parent not in folders
 
 
@@ -107,12 +108,12 @@ def _of_python(python: str, words: Sequence[str]) -> tuple[list[str], list[str]]
     return rest[:1], rest[1:]
 
 
-def _other_python(python: str) -> str:
-    """Return that trials run by another Python than this one. Empty if they don't."""
+def _other_python(python: str) -> list[str]:
+    """Return a line for the user if trials run by another Python than this one."""
     found = shutil.which(python)
     if found is None or Path(found).absolute().parent == Path(sys.executable).absolute().parent:
-        return ""
-    return f"trials run by the Python of their worker, on this machine {sys.executable}, and not by {found}"
+        return []
+    return [f"trials run by the Python of their worker, on this machine {sys.executable}, and not by {found}"]
 
 
 def _of_interpreter(interpreter: str, words: Sequence[str]) -> str:

@@ -7,16 +7,17 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from mqtune.cli.tune.parameters import Parameters
-from mqtune.cli.tune.words import Item, plain_word
+from mqtune.cli.tune.domains import hint_for
+from mqtune.cli.tune.parameters import Parameters, number_of
+from mqtune.cli.tune.words import Item
+from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import names_in_words
 from mqtune.core.version import install_command
-from mqtune.search.kinds import Choice, Constant, Domain
+from mqtune.search.kinds import Choice, Domain
 
 _KEYS: Final = (
     "program", "command", "method", "metric", "parameters", "early_terminate", "run_cap", "name", "description",
@@ -165,13 +166,13 @@ def _values_of(definition: object) -> Iterable[object]:
     """Return the values of a choice or a constant, and one number for all of another domain."""
     if isinstance(definition, Choice):
         return definition.options
-    if isinstance(definition, Domain) and not isinstance(definition, Constant):
+    if isinstance(definition, Domain):
         return [0.0]
     return [definition]
 
 
 def _json(space: Mapping[str, object]) -> list[Item]:
-    pairs = ", ".join(f"{plain_word(json.dumps(name))}: {{{name}!json}}" for name in space)
+    pairs = ", ".join(f"{json.dumps(name)}: {{{name}!json}}" for name in space)
     return [f"{{{{{pairs}}}}}"]
 
 
@@ -232,11 +233,12 @@ def _sweep_of(described: object) -> Sweep:
     if unused := [key for key in described if key in _WITHOUT_EFFECT]:
         warnings.append(f"{', '.join(unused)}: without effect here, as no service of W&B takes part")
     method = described.get("method")
-    if method is not None and method not in _SEARCHERS:
+    if method is not None and method not in [*_SEARCHERS]:
         raise ConfigurationError(f"method: {method!r} is none of {names_in_words(_SEARCHERS)}")
     if "parameters" not in described:
         raise ConfigurationError("parameters is missing; give each parameter of the search below it")
     parameters = Parameters(described["parameters"], is_grid=method == "grid")
+    run_cap = described.get("run_cap")
     metric, mode, target = _metric(described.get("metric"), warnings)
     return Sweep(
         parameters.space,
@@ -247,7 +249,7 @@ def _sweep_of(described: object) -> Sweep:
         mode=mode,
         target=target,
         stops_early=_early(described.get("early_terminate"), warnings),
-        run_cap=_count(described.get("run_cap"), "run_cap"),
+        run_cap=None if run_cap is None else checks.whole_number("", "run_cap", run_cap, 1),
         name=_text(described, "name"),
         notes=_text(described, "description"),
         warnings=[*warnings, *parameters.notes],
@@ -258,8 +260,7 @@ def _check_key(key: str) -> None:
     if key in _REFUSED:
         raise ConfigurationError(f"{key} is not for programs that run here; {_REFUSED[key]}")
     if key not in _KEYS and key not in _WITHOUT_EFFECT:
-        near = get_close_matches(key, _KEYS, n=1)
-        hint = f"do you mean {near[0]}?" if near else f"a sweep has {names_in_words(_KEYS)}"
+        hint = hint_for(key, _KEYS, f"a sweep has {names_in_words(_KEYS)}")
         raise ConfigurationError(f"there is no key {key!r}; {hint}")
 
 
@@ -268,12 +269,6 @@ def _text(described: Mapping[str, object], key: str) -> str:
     if value is not None and not isinstance(value, str):
         raise ConfigurationError(f"{key}: {value!r} is not a text")
     return value or ""
-
-
-def _count(value: object, key: str) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ConfigurationError(f"{key}: {value!r} is not a whole number of at least 1")
-    return value
 
 
 def _keys_of(described: object, key: str, known: Iterable[str]) -> Mapping[str, object]:
@@ -297,23 +292,12 @@ def _metric(described: object, warnings: list[str]) -> tuple[str, str, float | N
     if not name:
         raise ConfigurationError("metric: name is missing")
     goal = given.get("goal", "minimize")
-    if goal not in _GOALS:
+    if goal not in [*_GOALS]:
         raise ConfigurationError(f"metric: goal: {goal!r} is neither minimize nor maximize")
     if unused := [key for key in imputed if key in given]:
         warnings.append(f"metric: {', '.join(unused)}: without effect, as failed trials are left out of the model")
     target = given.get("target")
-    return name, _GOALS[str(goal)], None if target is None else _number(given, "metric", "target")
-
-
-def _number(given: Mapping[str, object], place: str, key: str) -> float:
-    value = given[key]
-    try:
-        # YAML 1.1 reads 1e-3 as text.
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise TypeError
-        return value if isinstance(value, int) else float(value)
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{place}: {key}: {value!r} is not a number") from None
+    return name, _GOALS[str(goal)], None if target is None else number_of("metric", "target", target)
 
 
 def _early(described: object, warnings: list[str]) -> EarlyTermination | None:
@@ -326,25 +310,28 @@ def _early(described: object, warnings: list[str]) -> EarlyTermination | None:
             f"{place}: type: {given.get('type')!r} is not hyperband; leave {place} out, and give mqtune tune "
             "--scheduler 'MedianStopping()', for example"
         )
-    eta = _number(given, place, "eta") if "eta" in given else 3
+    eta = number_of(place, "eta", given.get("eta", 3))
     if eta <= 1:
-        raise ConfigurationError(f"{place}: eta: {eta!r} must be above 1")
+        raise ConfigurationError(f"{place}: eta={eta!r} must be above 1")
     if "strict" in given:
         warnings.append(f"{place}: strict: without effect, as ASHA has one rule: the best 1 in eta continue")
     if "max_iter" in given:
-        last = _number(given, place, "max_iter")
+        last = number_of(place, "max_iter", given["max_iter"])
         if "min_iter" in given:
             warnings.append(f"{place}: min_iter: without effect beside max_iter and s")
         if "s" not in given:
             raise ConfigurationError(f"{place}: s is missing; give it beside max_iter, or give min_iter instead")
-        times = _number(given, place, "s")
-        first = max(1.0, last / eta**times)
+        times = checks.whole_number(place, "s", given["s"], 0)
+        try:
+            first = max(1.0, last / float(eta) ** times)
+        except OverflowError:
+            first = 1.0
         return EarlyTermination(first, last, eta)
     if "s" in given:
         warnings.append(f"{place}: s: without effect beside min_iter")
     if "min_iter" not in given:
         raise ConfigurationError(f"{place}: min_iter is missing; give it, or max_iter and s")
-    return EarlyTermination(_number(given, place, "min_iter"), None, eta)
+    return EarlyTermination(number_of(place, "min_iter", given["min_iter"]), None, eta)
 
 
 def _command(described: object) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class Words:
                 self._add(word, found, before)
             else:
                 self.items.append(plain_word(word))
-            before = "" if filled is not None else word
+            before = word
 
     def _add(self, word: str, found: re.Match[str], before: str) -> None:
         """Add a word with a domain, behind the word *before*."""

@@ -29,6 +29,7 @@ def _programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("train.py", "package/train.py", "train", "notes"):
         Path(name).touch()
     Path("train").chmod(0o755)
+    Path("data.sh").write_text("#!/bin/sh\n")
     for name, first in (("run.sh", "#!/bin/sh"), ("train.R", "#!/usr/bin/env Rscript"), ("plain.sh", "echo")):
         Path(name).write_text(f"{first}\n")
         Path(name).chmod(0o755)
@@ -82,6 +83,7 @@ def test_the_program_is_found_behind_its_interpreter(words: list[str], program: 
         (["python", "notes"], "its name does not end with .py; rename it"),
         (["notes"], "is not executable; run: chmod"),
         (["sh", "plain.sh"], r"begin it with a line #!/usr/bin/env sh, and run: chmod \+x plain.sh"),
+        (["sh", "data.sh"], r"run: chmod \+x data.sh"),
         (["sh", "train.R"], "begin it with a line #!/usr/bin/env sh"),
         (["sh", "-c", "true"], r'two lines, #!/bin/sh and exec sh -c true … "\$@"'),
         (["env", "-i", "python", "train.py"], "trials have no such option"),
@@ -103,6 +105,7 @@ def test_a_program_that_trials_can_not_run_is_refused_with_the_way_out(words: li
         (["--minimize", "loss", "--", "train.py", "--lr", "~lognormal(1, 2)"], 2, "do you mean"),
         (["--minimize", "loss", "--pattern", r"(?P<los>\S+)", "--", "train.py", "--lr", LR], 1, "no --pattern has a group (?P<loss>…); there are 'los'"),
         (["--minimize", "val/loss", "--pattern", r"(?P<los>\S+)", "--", "train.py", "--lr", LR], 1, "name it val_loss, and give val_loss to --minimize"),
+        (["--minimize", "1st/loss", "--pattern", r"(?P<los>\S+)", "--", "train.py", "--lr", LR], 1, "name it _1st_loss"),
         (["--minimize", "loss", "--pattern", "loss", "--", "train.py", "--lr", LR], 1, "name its group"),
         (["--minimize", "loss", "--fixed", "wd=1", "--", "train.py", "--lr", LR], 1, "--fixed wd: the command has no such parameter, but 'lr'"),
         (["--minimize", "loss", "--fixed", "lr", "--", "train.py", "--lr", LR], 1, "write --fixed NAME=VALUE"),
@@ -176,6 +179,7 @@ def test_the_same_command_has_the_same_name_and_another_one_another() -> None:
                 {"max_t": 27},
                 {"searcher": "random"},
                 {"gpus": 1},
+                {"cpus": 2},
                 {"fixed": ["lr=0.1"]},
             )
         ),
@@ -192,6 +196,16 @@ def test_the_same_command_has_the_same_name_and_another_one_another() -> None:
     for options in ({"max_trials": 9}, {"time_limit": "1h"}, {"variables": ["A=1"]}):
         assert arguments(**options)["name"] == name
     assert arguments("python", "train.py")["name"] == name
+
+
+def test_a_program_in_a_folder_of_the_path_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", ".", prepend=os.pathsep)
+
+    assert arguments("./train")["trainable"].program == "./train"
+
+
+def test_a_pattern_named_json_reads_lines_of_json() -> None:
+    assert arguments(patterns=["json"])["trainable"].metrics == ("json",)
 
 
 def test_a_grid_needs_no_number_of_trials() -> None:

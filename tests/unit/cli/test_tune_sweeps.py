@@ -183,6 +183,7 @@ def test_arguments_in_json_are_one_word() -> None:
     [
         ({"value": "adam"}, "adam"),
         ({"value": [32, 16]}, (32, 16)),
+        ({"value": ["1e-3", 1]}, (0.001, 1)),
         ({"distribution": "constant", "value": 3}, 3),
         ({"values": ["1e-3", "a"]}, mqtune.choice([1e-3, "a"])),
         ({"distribution": "categorical", "values": [1, 2]}, mqtune.choice([1, 2])),
@@ -198,6 +199,7 @@ def test_arguments_in_json_are_one_word() -> None:
         ({"distribution": "log_uniform", "min": -2, "max": 0}, mqtune.loguniform(math.exp(-2), 1)),
         ({"distribution": "inv_log_uniform", "min": 0, "max": 2}, mqtune.loguniform(1 / math.exp(2), 1)),
         ({"distribution": "q_log_uniform", "min": 0, "max": 5, "q": 8}, mqtune.qlograndint(1, 148, 8)),
+        ({"distribution": "q_log_uniform_values", "min": 0.5, "max": 9}, mqtune.qlograndint(1, 9, 1)),
         ({"distribution": "q_log_uniform_values", "min": 0.5, "max": 2, "q": 0.5}, mqtune.qloguniform(0.5, 2, 0.5)),
         ({"distribution": "normal"}, mqtune.normal(0, 1)),
         ({"distribution": "q_normal", "mu": 2, "sigma": 3, "q": 0.5}, mqtune.qrandn(2, 3, 0.5)),
@@ -232,7 +234,8 @@ def test_a_domain_may_stand_in_place_of_a_parameter() -> None:
         ({"distribution": "beta", "a": 1}, "parameters.x: there is no key 'a'"),
         ({"distribution": "log_unifrom", "min": 1, "max": 2}, "do you mean log_uniform"),
         ({"distribution": "uniform", "min": 0}, "parameters.x: max is missing"),
-        ({"distribution": "uniform", "min": 0, "max": "big"}, "max: 'big' is not a number"),
+        ({"distribution": "uniform", "min": 0, "max": "big"}, "parameters.x: max='big' is not a finite number"),
+        ({"distribution": "q_uniform", "min": 0, "max": math.inf}, "parameters.x: max=inf is not a finite number"),
         ({"distribution": "int_uniform", "min": 0, "max": 1.5}, "needs whole numbers"),
         (
             {"distribution": "log_uniform", "min": 1, "max": 1000},
@@ -254,6 +257,10 @@ def test_a_domain_may_stand_in_place_of_a_parameter() -> None:
         ({"valeus": [1]}, "there is no key 'valeus'; do you mean values?"),
         ({"values": [1, 2], "probabilities": [1]}, "no list with a number for each of 2 values"),
         ({"values": [1, 2], "probabilities": [-1, 2]}, "not numbers of at least 0"),
+        ({"values": [1, 2], "probabilities": [0, 0]}, "with a sum above 0"),
+        ({"values": [1, 2], "probabilities": [True, False]}, "not numbers of at least 0"),
+        ({"values": [1, 2], "probabilities": [math.inf, 1]}, "not numbers of at least 0"),
+        ({"distribution": "inv_log_uniform", "min": -1000, "max": 1}, "e to the power of 1000 is too large"),
         ({"parameters": {}}, "is no mapping of names"),
         ({"parameters": {"y": {"value": 1}}, "value": 2}, "value has no meaning beside parameters"),
     ],
@@ -267,19 +274,26 @@ def test_a_mistake_in_a_parameter_names_its_place_and_the_way_out(keys: dict[str
     ("changes", "message"),
     [
         ({"method": "hyperopt"}, "method: 'hyperopt' is none of 'random', 'bayes', 'grid'"),
+        ({"method": ["random"]}, r"method: \['random'\] is none of"),
+        (
+            {"method": "grid", "parameters": {"x": {"min": 1, "max": 10**5}}},
+            "parameters.x: a grid of 100,000 values is too long",
+        ),
         ({"paramaters": {}}, "there is no key 'paramaters'; do you mean parameters"),
         ({"metric": "loss"}, "metric: 'loss' is no mapping"),
         ({"metric": {"goal": "minimize"}}, "metric: name is missing"),
         ({"metric": {"name": "loss", "goal": "min"}}, "neither minimize nor maximize"),
-        ({"metric": {"name": "loss", "target": "low"}}, "metric: target: 'low' is not a number"),
-        ({"run_cap": 0}, "run_cap: 0 is not a whole number"),
+        ({"metric": {"name": "loss", "goal": ["minimize"]}}, "neither minimize nor maximize"),
+        ({"metric": {"name": "loss", "target": "low"}}, "metric: target='low' is not a finite number"),
+        ({"run_cap": 0}, "run_cap=0 is not a whole number of at least 1"),
         ({"parameters": {}}, "is no mapping of names to parameters"),
         ({"parameters": {"x": 0.1}}, "parameters.x: 0.1 is no parameter; write value: 0.1"),
         ({"method": "grid"}, "parameters.x: method grid needs values that can be counted"),
         ({"early_terminate": {"type": "envelope"}}, "is not hyperband; leave early_terminate out"),
         ({"early_terminate": {"type": "hyperband"}}, "min_iter is missing"),
         ({"early_terminate": {"type": "hyperband", "max_iter": 9}}, "s is missing"),
-        ({"early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1}}, "eta: 1 must be above 1"),
+        ({"early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1}}, "eta=1 must be above 1"),
+        ({"early_terminate": {"type": "hyperband", "max_iter": 9, "s": -1}}, "s=-1 is not a whole number"),
         ({"command": "python train.py"}, "is a text; give a list"),
         ({"command": ["${args}", None]}, "None is no word"),
         ({"scheduler": {"engine": "ax"}}, "scheduler is not for programs that run here"),
@@ -372,6 +386,16 @@ def test_a_nested_parameter_is_fixed_by_its_path() -> None:
     assert found["space"] == {"optimizer": {"lr": 0.1, "name": mqtune.choice(["adam", "sgd"])}, "data.path": "x"}
 
 
+def test_a_fixed_parameter_leaves_the_sweep_unchanged() -> None:
+    nested = {"optimizer": {"parameters": {"lr": {"min": 0.0, "max": 1.0}}}}
+    Path("sweep.json").write_text(json.dumps({**SMALL, "parameters": nested}))
+    sweep = read_sweep(Path("sweep.json"))
+
+    Plan((), Options(fixed=["optimizer.lr=0.1"]), sweep)
+
+    assert sweep.space == {"optimizer": {"lr": mqtune.uniform(0, 1)}}
+
+
 def test_words_replace_the_program_of_a_file() -> None:
     Path("other.py").write_text("")
     Path("sweep.json").write_text(json.dumps({**SMALL, "parameters": ONE}))
@@ -448,6 +472,14 @@ def test_the_page_has_each_distribution() -> None:
     for distribution in refused_ones:
         with pytest.raises(ConfigurationError, match=f"mqtune has no distribution {distribution}; give q?_?"):
             parameter(distribution=distribution)
+
+
+@pytest.mark.parametrize("brackets", [5, 10_000])
+def test_early_termination_begins_with_the_first_report_at_the_earliest(brackets: int) -> None:
+    early = {"type": "hyperband", "max_iter": 9, "s": brackets}
+    found = arguments_of({**SMALL, "parameters": ONE, "early_terminate": early})["scheduler"]
+
+    assert found.rung_levels == (1, 3, 9)
 
 
 def test_early_termination_of_the_page_stops_where_it_says() -> None:

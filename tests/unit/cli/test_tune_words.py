@@ -72,6 +72,7 @@ def test_the_page_has_each_domain() -> None:
             mqtune.choice([True, False, None, None, 1, 1.0, "a, b", "it's", {"a": [1]}, ""]),
         ),
         ("choice(a, b,)", mqtune.choice(["a", "b"])),
+        (r"""choice('a\'b,c', it's, "\\")""", mqtune.choice(["a'b,c", "it's", "\\"])),
         # Nothing is evaluated.
         ("choice(__import__('os').getpid(), 2**10)", mqtune.choice(["__import__('os').getpid()", "2**10"])),
     ],
@@ -105,6 +106,7 @@ def test_a_text_is_the_domain_that_a_script_would_make(text: str, expected: Doma
         ("~choice([a)", r"has a '\[' that is not closed"),
         ("~choice('a'b)", "has text behind a quote"),
         ('~choice({"a": b})', "is not a JSON object"),
+        ("~choice(" + "9" * 5000 + ")", "a whole number has 5,000 digits"),
         ("~choice(" + "[" * 50 + "]" * 50 + ")", "levels of brackets"),
         ("~uniform", r"arguments of uniform are missing or incomplete; quote the whole word: '~uniform\(…\)'"),
         ("~uniform(0,", "quote the whole word"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.events import START, VERSION, DriverStarted, ExperimentCreated, Requested, TrialStaged, decode_event
 from mqtune.core.trial import TrialId
@@ -30,6 +32,26 @@ def test_changes_in_the_journal_have_the_names_of_this_version() -> None:
     assert event.changes == {
         "timeout_s": None, "stop": {"rule": "time_limit", "seconds": 5, "count": "trial_time"}
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now"), [("experiment", "wall_time"), ("driver", "driver_time"), ("trials", "trial_time")]
+)
+def test_a_time_limit_among_other_rules_has_the_names_of_this_version(earlier: str, now: str) -> None:
+    limit, other = {"rule": "time_limit", "seconds": 5}, {"rule": "target", "value": 1, "of": "loss"}
+    stop = {"rule": "any", "rules": [{**limit, "of": earlier}, other]}
+
+    event = decoded("created", {"name": "x", "definition": {"stop": stop}, "at": 1.0})
+
+    assert isinstance(event, ExperimentCreated)
+    assert event.definition == {"stop": {"rule": "any", "rules": [{**limit, "count": now}, other]}}
+
+
+def test_a_metric_that_may_come_later_has_the_name_of_this_version() -> None:
+    event = decoded("created", {"name": "x", "definition": {"metric_from": "later"}, "at": 1.0})
+
+    assert isinstance(event, ExperimentCreated)
+    assert event.definition == {"metric_required": "eventually"}
 
 
 def test_a_request_in_the_journal_has_the_names_of_this_version() -> None:

@@ -33,6 +33,8 @@ def simulated_tuner(**options: Any) -> mqtune.Tuner:
         ("/code/my search.py", "my-search-1"),
         ("/code/_trial.py", "trial-1"),
         ("/code/package/__main__.py", "package-1"),
+        (f"/code/{'x' * 80}.py", f"{'x' * 60}-1"),
+        ("/code/--.py", "experiment-1"),
         # The command line, and a notebook, have no script of the user.
         ("/bin/mqtune", "train-1"),
         (None, "train-1"),
@@ -49,6 +51,16 @@ def test_a_default_name_is_the_scripts_and_a_number(
     tuner = simulated_tuner()
 
     assert tuner.name == tuner.name == name
+    tuner.close()
+
+
+def test_a_script_without_a_program_gives_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    (tmp_path / "learn.py").touch()
+    script, space = mqtune.Script([str(tmp_path / "learn.py"), "--lr={lr}"]), {"lr": mqtune.uniform(0, 1)}
+    tuner = mqtune.Tuner(script, space, metric="loss", mode="min", backend=mqtune.Simulated(train))
+
+    assert tuner.name == "learn-1"
     tuner.close()
 
 
