@@ -38,13 +38,13 @@ from mqtune.core.priorities import Priority
 from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
 from mqtune.journal.base import Entry, entry_time
-from mqtune.journal.clock import ServerClock
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
-from mqtune.journal.owner import person
 from mqtune.journal.redis import RedisJournal, number
-from mqtune.journal.retry import retrying
+from mqtune.journal.server.clock import ServerClock
+from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect, redact
+from mqtune.journal.server.owner import person
+from mqtune.journal.server.retry import retrying
 from mqtune.journal.states import readable_on
 from mqtune.journal.stream import naming
 from mqtune.results.checkpoints import Origin

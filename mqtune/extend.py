@@ -52,9 +52,9 @@ if TYPE_CHECKING:
         is_number as is_number,
     )
     from mqtune.core.version import install_command as install_command
-    from mqtune.driver.settings import KnownTrainable as KnownTrainable
+    from mqtune.driver.setup.settings import KnownTrainable as KnownTrainable
     from mqtune.driver.trials import DrivenTrial as DrivenTrial
-    from mqtune.journal.connection import redact as redact
+    from mqtune.journal.server.connection import redact as redact
     from mqtune.results.experiments import RecordedReport as RecordedReport
     from mqtune.results.followed import Fold as Fold
     from mqtune.results.foreign import Foreign as Foreign, ForeignTrial as ForeignTrial

@@ -30,16 +30,16 @@ from mqtune.core.objective import Metric, Modes
 from mqtune.core.resources import Resources
 from mqtune.core.text import counted, say_in_one_line
 from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, checked_notes, checked_tags
-from mqtune.driver.actions import AnswerQuestion, next_trial_id
-from mqtune.driver.attach import attached
-from mqtune.driver.by_config import AnyResources
-from mqtune.driver.connect import Deployment, deployment_of
-from mqtune.driver.default_names import default_stem, release_folder
 from mqtune.driver.driver import STEP_S, Driver
-from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
-from mqtune.driver.options import ELSEWHERE, Checkpoints, Failures, Local, Process, RunOptions
-from mqtune.driver.settings import KnownTrainable, Settings
+from mqtune.driver.setup.attach import attached
+from mqtune.driver.setup.by_config import AnyResources
+from mqtune.driver.setup.connect import Deployment, deployment_of
+from mqtune.driver.setup.default_names import default_stem, release_folder
+from mqtune.driver.setup.interrupts import AT_ONCE_S, Interrupts
+from mqtune.driver.setup.options import ELSEWHERE, Checkpoints, Failures, Local, Process, RunOptions
+from mqtune.driver.setup.settings import KnownTrainable, Settings
 from mqtune.driver.trials import DrivenTrial, LocalSteering
+from mqtune.driver.writing.actions import AnswerQuestion, next_trial_id
 from mqtune.results.checkpoints import Origin
 from mqtune.results.kept_state import keep_whole_state
 from mqtune.results.results import Results

@@ -13,7 +13,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.journal.base import Journal
-from mqtune.journal.logs import LogChunk, LogStream
+from mqtune.journal.exchange.logs import LogChunk, LogStream
 
 
 @runtime_checkable

@@ -27,8 +27,8 @@ from mqtune.core.priorities import MESSAGE_PRIORITIES, Priority
 from mqtune.core.seats import seat_name
 from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
-from mqtune.journal.connection import OneClient, celery_options, celery_tls, celery_url
-from mqtune.journal.retry import is_full, retrying
+from mqtune.journal.server.connection import OneClient, celery_options, celery_tls, celery_url
+from mqtune.journal.server.retry import is_full, retrying
 
 logger = logging.getLogger(__name__)
 

@@ -29,10 +29,10 @@ from mqtune.core.resources import Resources, patterned, queue_name
 from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.core.version import UPGRADE, __version__
 from mqtune.journal.base import Journal
-from mqtune.journal.connection import RedisClient
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.local_queue import Task
-from mqtune.journal.logs import LogChunk, LogExchange, LogStream
+from mqtune.journal.exchange.fleet import Fleet
+from mqtune.journal.exchange.local_queue import Task
+from mqtune.journal.exchange.logs import LogChunk, LogExchange, LogStream
+from mqtune.journal.server.connection import RedisClient
 from mqtune.trainable.bundle import ACCEPTS_TAG
 
 logger = logging.getLogger(__name__)

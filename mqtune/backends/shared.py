@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from mqtune.core.crews import Register
 from mqtune.core.priorities import Priority
-from mqtune.journal.connection import RedisClient
+from mqtune.journal.server.connection import RedisClient
 
 
 class Pool(NamedTuple):

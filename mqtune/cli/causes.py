@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from mqtune.core.cause import Cause
 from mqtune.core.version import UPGRADE
-from mqtune.journal.room import MAKE_ROOM, way_to_grow
+from mqtune.journal.server.room import MAKE_ROOM, way_to_grow
 from mqtune.services.causes import causes_of_services
 
 _CONTINUE: Final = "continue it: mqtune drive {NAME}, or run its script again"

@@ -76,9 +76,9 @@ def find_files(place: Place, digest: str) -> dict[str, File]:
 
 
 def _found(place: Place, digest: str) -> Bundle | None:
-    from mqtune.driver.bundling import BundleFolder  # noqa: PLC0415 - --help needs none of it
-    from mqtune.journal.code import CodeExchange  # noqa: PLC0415
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
+    from mqtune.driver.setup.bundling import BundleFolder  # noqa: PLC0415 - --help needs none of it
+    from mqtune.journal.exchange.code import CodeExchange  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
 
     if place.folder is not None and (kept := BundleFolder(place.folder).find(digest)) is not None:
         return kept

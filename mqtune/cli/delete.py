@@ -19,7 +19,7 @@ from mqtune.cli.place import Place, find_place, name_argument, server_of
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, NameTaken
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
 from mqtune.core.timing import Timing
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import created_event, first_events
 from mqtune.results.labelling import is_in_folder_alone
 from mqtune.results.results import Results
@@ -92,8 +92,8 @@ def delete_on_server(place: Place, is_wanted: Callable[[list[str]], bool], *, fo
         is_wanted: returns whether to delete the parts in its argument.
         force: whether to delete another's.
     """
-    from mqtune.driver.tenancy import tenant_on  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
+    from mqtune.driver.setup.tenancy import tenant_on  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.server.connection import redact  # noqa: PLC0415 - as above
     from mqtune.services.upkeep import deletion  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
@@ -134,7 +134,7 @@ def delete_on_server(place: Place, is_wanted: Callable[[list[str]], bool], *, fo
 def _delete_archived(place: Place, *, dry_run: bool, yes: bool) -> bool:
     """Delete an archive's checkpoints. Return whether that was wanted."""
     from mqtune.checkpoints import open_store  # noqa: PLC0415 - only this needs a store
-    from mqtune.journal.chapters import checkpoints_in  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.files.chapters import checkpoints_in  # noqa: PLC0415 - only this needs redis
     from mqtune.services.upkeep.marks import is_archives  # noqa: PLC0415 - as above
 
     assert place.folder is not None  # noqa: S101 - that is where it is

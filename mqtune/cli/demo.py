@@ -36,7 +36,7 @@ def command(name: str | None) -> None:
 
 def _interrupted_demo() -> str | None:
     """Return the newest demo of this machine if it is unfinished and has no driver."""
-    from mqtune.journal.copy import JOURNAL_FILE, is_written  # noqa: PLC0415 - --help needs none of it
+    from mqtune.journal.files.copy import JOURNAL_FILE, is_written  # noqa: PLC0415 - --help needs none of it
     from mqtune.results.experiments import saved_experiments  # noqa: PLC0415
     from mqtune.results.results import Results  # noqa: PLC0415
 
@@ -57,6 +57,6 @@ def _interrupted_demo() -> str | None:
 
 
 def _new_demo() -> str:
-    from mqtune.driver.connect import deployment_of  # noqa: PLC0415 - as above
+    from mqtune.driver.setup.connect import deployment_of  # noqa: PLC0415 - as above
 
     return deployment_of(None).new_name(_STEM)

@@ -18,12 +18,12 @@ from mqtune.core.errors import AccessDenied, MqtuneError, TrainableNotFound
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import counted, printable
 from mqtune.core.version import UPGRADE, __version__, install_command, meets
-from mqtune.journal.room import MAKE_ROOM, Room, sizes_on
+from mqtune.journal.server.room import MAKE_ROOM, Room, sizes_on
 from mqtune.trainable.bundle import ACCEPTS_TAG
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
-    from mqtune.journal.connection import RedisClient
+    from mqtune.journal.server.connection import RedisClient
 
 #: Checkpoints and logs soon use up less free space than this, in bytes.
 _SPACE_BYTES: Final = 1 << 30
@@ -113,7 +113,7 @@ def _server() -> Finding:
 
 
 def _gpus() -> Finding:
-    from mqtune.worker.devices import find_gpus  # noqa: PLC0415 - as above
+    from mqtune.worker.host.devices import find_gpus  # noqa: PLC0415 - as above
 
     try:
         gpus = find_gpus("auto")
@@ -163,7 +163,7 @@ def _load_as_a_worker_does(named: str, code_root: Path) -> None:
 
 
 def _broker(url: str) -> Iterator[Finding]:
-    from mqtune.journal.connection import connect, redact, sentinels_say  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import connect, redact, sentinels_say  # noqa: PLC0415 - as above
 
     try:
         client = connect(url, role="reader")
@@ -193,7 +193,7 @@ def _sentinels(said: list[str]) -> Finding:
 
 def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415 - as above
-    from mqtune.journal.retry import retrying  # noqa: PLC0415 - as above
+    from mqtune.journal.server.retry import retrying  # noqa: PLC0415 - as above
 
     began = time.monotonic()
     seconds, micros = client.time()
@@ -216,7 +216,7 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
 def _worker_account(client: RedisClient) -> Finding | None:
     """Return a finding for a worker's account, which may not list experiments, or None."""
     from mqtune.core.keys import name_key  # noqa: PLC0415 - as above
-    from mqtune.journal.retry import retrying  # noqa: PLC0415
+    from mqtune.journal.server.retry import retrying  # noqa: PLC0415
 
     with contextlib.suppress(AccessDenied):
         # Only workers may ask this.
@@ -237,7 +237,7 @@ def check_clock(ahead_s: float) -> Finding:
 def _largest(client: RedisClient) -> str:
     """Return which experiments take most of a server's memory, where this account may know."""
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415 - as above
-    from mqtune.journal.retry import retrying  # noqa: PLC0415 - as above
+    from mqtune.journal.server.retry import retrying  # noqa: PLC0415 - as above
 
     with contextlib.suppress(AccessDenied):
         names = experiments_on(client, patience_s=0)
@@ -249,7 +249,7 @@ def _largest(client: RedisClient) -> str:
 
 def check_memory(info: object, largest: Callable[[], str] = str) -> Iterator[Finding]:
     """Yield a server's memory, eviction and persistence."""
-    from mqtune.journal.connection import eviction_policy  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import eviction_policy  # noqa: PLC0415 - as above
 
     said = info if isinstance(info, dict) else {}
     room = Room.of(said)
@@ -273,7 +273,7 @@ def check_memory(info: object, largest: Callable[[], str] = str) -> Iterator[Fin
 
 
 def _fleet(client: RedisClient) -> Iterator[Finding]:
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415 - as above
+    from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415 - as above
 
     try:
         workers = Fleet(client, patience_s=0).workers()

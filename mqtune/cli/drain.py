@@ -16,8 +16,8 @@ from mqtune.core.timing import Timing
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
-    from mqtune.journal.connection import RedisClient
-    from mqtune.journal.fleet import Fleet
+    from mqtune.journal.exchange.fleet import Fleet
+    from mqtune.journal.server.connection import RedisClient
     from mqtune.services.ownership.audit import AuditAction
 
 
@@ -95,8 +95,8 @@ def _undrain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: boo
 @contextlib.contextmanager
 def _connected(broker: str) -> Iterator[tuple[RedisClient, Fleet, list[WorkerInfo]]]:
     """Yield an operator's connection, the register of workers, and the connected workers."""
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
     with contextlib.closing(connect(broker, timing=timing_of_command(), role="operator")) as client:
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
@@ -139,7 +139,7 @@ def _check_devices(
 
 
 def _disable(client: RedisClient, fleet: Fleet, devices: Sequence[tuple[WorkerInfo, str]]) -> None:
-    from mqtune.journal.owner import person  # noqa: PLC0415 - as above
+    from mqtune.journal.server.owner import person  # noqa: PLC0415 - as above
     from mqtune.services.ownership.audit import note  # noqa: PLC0415 - as above
 
     for info, device in devices:

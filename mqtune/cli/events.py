@@ -22,7 +22,7 @@ from mqtune.core.events import (
     readable_events,
 )
 from mqtune.core.text import printable
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 
 _SHOWN: Final = 100
 
@@ -80,7 +80,7 @@ def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) 
         return
     if not broker:
         raise click.UsageError("give the NAME of an experiment, or --broker URL or $MQTUNE_BROKER for its audit stream")
-    from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - only this needs redis
     from mqtune.services.ownership.audit import newest_entries  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="reader")) as client:

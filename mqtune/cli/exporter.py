@@ -32,7 +32,7 @@ def _exporter(broker: str, port: int, address: str) -> None:
     These are waiting trials by experiment and queue; shares, quotas and slots; missing or lagging drivers; Redis'
     memory; and attempts' ends by device. They are read on each scrape. A monitor's account suffices.
     """
-    from mqtune.journal.connection import connect, redact  # noqa: PLC0415 - needs redis, and the extra prometheus
+    from mqtune.journal.server.connection import connect, redact  # noqa: PLC0415 - needs redis, and the extra prometheus
     from mqtune.services.exporter.fleet import FleetReader  # noqa: PLC0415
     from mqtune.services.exporter.prometheus import serve_figures  # noqa: PLC0415
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mqtune.client import ExperimentHandle
     from mqtune.core.events import WorkerInfo
     from mqtune.core.impairment import Impairment
-    from mqtune.journal.fleet import Fleet
+    from mqtune.journal.exchange.fleet import Fleet
     from mqtune.services.shares.quotas import Quota
 
 _SHOWN: Final = 4
@@ -49,8 +49,8 @@ _SHOWN: Final = 4
 @contextlib.contextmanager
 def open_fleet(broker: str) -> Iterator[Fleet]:
     """Yield the register of a broker's workers."""
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
 
     with contextlib.closing(connect(broker, role="reader")) as client:
         yield Fleet(client, patience_s=CONNECT_TIMEOUT_S)
@@ -273,7 +273,7 @@ def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
 
     They are some seconds old. A driver may have rounded shares to whole slots in another way since.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="reader")) as client:
@@ -286,7 +286,7 @@ def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
 
 def demands_on(broker: str) -> Table | None:
     """Return experiments' demands, some seconds old; None if the account may not know them."""
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.shares.demands import Demands  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="reader")) as client:
@@ -295,8 +295,8 @@ def demands_on(broker: str) -> Table | None:
 
 def experiments_of(broker: str) -> list[str]:
     """Return all experiments on a broker; [] if the account may not know them."""
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
     with contextlib.suppress(AccessDenied), contextlib.closing(connect(broker, role="reader")) as client:
         return experiments_on(client, patience_s=CONNECT_TIMEOUT_S)

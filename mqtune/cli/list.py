@@ -23,7 +23,7 @@ from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.owner import NOBODY
 from mqtune.core.text import printable
 from mqtune.core.trial import Labels, TrialStatus
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.files.copy import JOURNAL_FILE
 from mqtune.results.display import short_config, short_value
 from mqtune.results.experiments import (
     duration,
@@ -260,7 +260,7 @@ def described_there(state: ExperimentState, url: str, place: str, most: float = 
 
 
 def _print_broker(url: str, remote: list[_Summary], *, wanted: str) -> None:
-    from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import redact  # noqa: PLC0415 - as above
 
     of_these = f" with {wanted}" if wanted else ""
     click.echo(f"\non {printable(redact(url))}{':' if remote else f': no experiments{of_these}'}")

@@ -29,7 +29,7 @@ def uses_on(url: str | None, workers: Collection[tuple[str, str]]) -> Uses:
     """Return attempts' current use on these (experiment, worker) pairs; empty if unavailable."""
     if url is None or not workers:
         return {}
-    from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - only this needs redis
     from mqtune.services.usage.board import UsageBoard  # noqa: PLC0415
 
     with (

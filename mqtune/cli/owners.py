@@ -11,7 +11,7 @@ import click
 from mqtune.core.owner import ME, NOBODY, Owner, this_owner
 
 if TYPE_CHECKING:
-    from mqtune.journal.connection import RedisClient
+    from mqtune.journal.server.connection import RedisClient
     from mqtune.services.ownership.audit import AuditAction
 
 owner_option = click.option(
@@ -65,7 +65,7 @@ def note(url: str, action: AuditAction, target: str, detail: str = "") -> None:
 
 @contextlib.contextmanager
 def _client_of(url: str) -> Iterator[RedisClient]:
-    from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - as above
 
     with contextlib.closing(connect(url, role="operator")) as client:
         yield client

@@ -19,7 +19,7 @@ from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.text import names_in_words, printable
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, is_written
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile, is_written
 from mqtune.results.experiments import (
     created_event,
     find_experiment,
@@ -323,8 +323,8 @@ def complete_trial(context: click.Context, _: click.Parameter, incomplete: str) 
 
 
 def _quick_names(broker: str | None) -> list[str]:
-    from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415
+    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - as above
 
     if not broker:
         return []

@@ -67,8 +67,8 @@ def _quota(
     PATTERN. --priority, --share and --journal-mb cap the settings of each experiment: 'team-a-*' --priority normal.
     Changes need an operator's account for all experiments.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.owner import person  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.server.owner import person  # noqa: PLC0415
     from mqtune.services.ownership.audit import note  # noqa: PLC0415
     from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 

@@ -25,14 +25,14 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.text import counted, flatten, printable
 from mqtune.core.trial import Attempt, Labels, Trial
 from mqtune.core.usage import LiveUse
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.files.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table
 from mqtune.results.experiments import duration
 from mqtune.results.progress import deciders_of
 from mqtune.results.results import Results, TrialResult
 
 if TYPE_CHECKING:
-    from mqtune.journal.logs import LogStream
+    from mqtune.journal.exchange.logs import LogStream
     from mqtune.results.logs import AttemptOutput
 
 #: Rows without --all.

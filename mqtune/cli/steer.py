@@ -403,8 +403,8 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     Otherwise the experiment is to be ended, and its script continues after it.
     """
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
-    from mqtune.journal.owner import person  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
+    from mqtune.journal.server.owner import person  # noqa: PLC0415
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
     submitted = submission_of(place)

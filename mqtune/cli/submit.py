@@ -107,10 +107,10 @@ def _run_here(name: str | None, script: Path, arguments: tuple[str, ...], broker
 
 
 def _submit(name: str | None, script: Path, arguments: tuple[str, ...], folder: Path, broker: str) -> Submission:
-    from mqtune.driver.default_names import as_stem, release_folder, take_name  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.clock import ServerClock  # noqa: PLC0415
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    from mqtune.driver.setup.default_names import as_stem, release_folder, take_name  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.server.clock import ServerClock  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
     from mqtune.services.code.project import packed  # noqa: PLC0415
     from mqtune.services.ownership.audit import note  # noqa: PLC0415
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
@@ -191,7 +191,7 @@ def submission_of(place: Place) -> SubmissionState | None:
 
 def state_on(name: str, url: str) -> SubmissionState | None:
     """Return a submission's state on a server; None if missing or inaccessible."""
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
     with contextlib.suppress(AccessDenied), contextlib.closing(connect(url, role="reader")) as client:

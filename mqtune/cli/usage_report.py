@@ -17,7 +17,7 @@ from mqtune.cli.terms import past_time
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.text import printable
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, is_written
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile, is_written
 from mqtune.results.experiments import created_event, first_events, saved_experiments
 from mqtune.services.usage.totals import JournalUse, Used
 
@@ -142,9 +142,9 @@ def _share_of(place: dict[str, Any], broker: str | None, since: float, until: fl
     if "last" in place:
         if place["last"] < since and not place["driven"]:
             return None
-        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-        from mqtune.journal.reading import entries_after  # noqa: PLC0415 - as above
+        from mqtune.journal.files.reading import entries_after  # noqa: PLC0415 - as above
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415 - as above
+        from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
         with contextlib.closing(connect(broker or "", role="reader")) as client:
             journal = RedisJournal(client, place["name"], patience_s=CONNECT_TIMEOUT_S)

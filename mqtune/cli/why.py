@@ -36,7 +36,7 @@ from mqtune.core.text import counted
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import __version__, meets
-from mqtune.journal.room import FULL, JOURNAL_FULL, Room
+from mqtune.journal.server.room import FULL, JOURNAL_FULL, Room
 from mqtune.results.experiments import duration, script_in_words
 from mqtune.services.gangs.seating import Seating
 from mqtune.services.gangs.waiting import HeldSeats
@@ -167,8 +167,8 @@ class ServerView:
     @cached_property
     def info(self) -> Mapping[str, object]:
         """The server's own figures; empty if the account may not ask."""
-        from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
-        from mqtune.journal.retry import retrying  # noqa: PLC0415
+        from mqtune.journal.server.connection import connect  # noqa: PLC0415 - as above
+        from mqtune.journal.server.retry import retrying  # noqa: PLC0415
 
         with contextlib.suppress(MqtuneError), contextlib.closing(connect(self._url, role="reader")) as client:
             info: Mapping[str, object] = retrying(client.info, patience_s=0)
@@ -183,7 +183,7 @@ class ServerView:
     @cached_property
     def quotas(self) -> list[Quota] | None:
         """The quotas; None if the account may not read them."""
-        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+        from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
         from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
         with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
@@ -192,8 +192,8 @@ class ServerView:
 
     def unclaimed(self) -> list[Unclaimed]:
         """Return attempts and seats that no worker has started; empty if inaccessible."""
-        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415
+        from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
         with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
             return RedisJournal(client, self._name, patience_s=CONNECT_TIMEOUT_S).unclaimed()

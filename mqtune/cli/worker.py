@@ -17,7 +17,7 @@ from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneErro
 
 if TYPE_CHECKING:
     from mqtune.services.exporter.worker import Observer
-    from mqtune.worker.settings import WorkerSettings
+    from mqtune.worker.loop.settings import WorkerSettings
 
 #: An option with the environment variable MQTUNE_NAME.
 _setting: Final = partial(click.option, show_default=True, show_envvar=True)
@@ -163,7 +163,7 @@ def _settings(
     metrics_address: str,
     **others: Any,
 ) -> WorkerSettings:
-    from mqtune.worker.settings import WorkerSettings, default_log_root  # noqa: PLC0415 - as above
+    from mqtune.worker.loop.settings import WorkerSettings, default_log_root  # noqa: PLC0415 - as above
 
     return WorkerSettings(
         code_root=(code_root or Path.cwd()).absolute(),
@@ -189,8 +189,8 @@ def _check(broker: str, name: str | None) -> str:
     Raises:
         MqtuneError: Redis has no such worker, or refuses the account.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
     try:
         with contextlib.closing(connect(broker, role="check")) as client:

@@ -19,27 +19,27 @@ from mqtune.core.definition import decode_definition
 from mqtune.core.events import CheckpointsDropped, Cursor, Event, ExperimentCreated
 from mqtune.core.machine import DICTS, replace_file
 from mqtune.core.trial import UNDRIVEN, CheckpointId, Labels, Report, Trial, is_in_memory
-from mqtune.driver.actions import Begin, Drop, Finish, Label, Orders
-from mqtune.driver.checkpoints import CheckpointGC
-from mqtune.driver.connect import DriverContext, unless_away
-from mqtune.driver.deciders import Deciders
-from mqtune.driver.heartbeat import Heartbeat
-from mqtune.driver.intake import Intake
-from mqtune.driver.interrupts import Interrupts
-from mqtune.driver.ledger import Ledger
-from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, OfferWatch
-from mqtune.driver.loop import Loop
-from mqtune.driver.news import News
-from mqtune.driver.options import LEARNT
-from mqtune.driver.outside import waits_outside
-from mqtune.driver.pace import LoopPace
-from mqtune.driver.path import EventPath
+from mqtune.driver.loop.loop import Loop
+from mqtune.driver.loop.news import News
+from mqtune.driver.loop.requests import Requests
+from mqtune.driver.path.intake import Intake
+from mqtune.driver.path.pace import LoopPace
+from mqtune.driver.path.path import EventPath
 from mqtune.driver.ports import Appetite, DriverHooks, DriverHost, MakeServices, no_services
-from mqtune.driver.requests import Requests
-from mqtune.driver.settings import Settings
-from mqtune.driver.slots import SlotFiller
-from mqtune.driver.timers import DriverTimers
-from mqtune.journal.copy import JournalReader
+from mqtune.driver.rules.checkpoints import CheckpointGC
+from mqtune.driver.rules.deciders import Deciders
+from mqtune.driver.rules.listeners import BackendListener, CallbackListener, FailureWatch, OfferWatch
+from mqtune.driver.rules.outside import waits_outside
+from mqtune.driver.rules.slots import SlotFiller
+from mqtune.driver.rules.timers import DriverTimers
+from mqtune.driver.setup.connect import DriverContext, unless_away
+from mqtune.driver.setup.interrupts import Interrupts
+from mqtune.driver.setup.options import LEARNT
+from mqtune.driver.setup.settings import Settings
+from mqtune.driver.writing.actions import Begin, Drop, Finish, Label, Orders
+from mqtune.driver.writing.heartbeat import Heartbeat
+from mqtune.driver.writing.ledger import Ledger
+from mqtune.journal.files.copy import JournalReader
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.progress import deciders_of
 from mqtune.results.warm_start import teach

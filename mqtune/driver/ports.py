@@ -21,10 +21,10 @@ from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
-from mqtune.driver.actions import DriverAction
-from mqtune.driver.heartbeat import Heartbeat
-from mqtune.driver.ledger import Ledger, Restored
-from mqtune.driver.options import RunOptions
+from mqtune.driver.setup.options import RunOptions
+from mqtune.driver.writing.actions import DriverAction
+from mqtune.driver.writing.heartbeat import Heartbeat
+from mqtune.driver.writing.ledger import Ledger, Restored
 from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.cells import Cell
 from mqtune.trainable.spec import TrainableSpec

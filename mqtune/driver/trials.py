@@ -14,7 +14,7 @@ from mqtune.client import Answer, TrialHandle
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, LogUnavailable
 from mqtune.core.trial import CheckpointId, Trial, TrialId
 from mqtune.driver.driver import Driver
-from mqtune.journal.logs import LogStream
+from mqtune.journal.exchange.logs import LogStream
 from mqtune.results.checkpoints import Which, checkpoint_of, choose_checkpoint, fetch_checkpoint, import_checkpoint
 from mqtune.results.logs import AttemptOutput, attempt_of
 from mqtune.trainable.class_ import export_model

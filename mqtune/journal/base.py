@@ -15,7 +15,7 @@ from mqtune.core.plain import from_plain
 from mqtune.core.seats import seat_in
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
-from mqtune.journal.room import Room
+from mqtune.journal.server.room import Room
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import CheckpointStore

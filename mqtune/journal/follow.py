@@ -15,9 +15,9 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.core.text import there_are
 from mqtune.core.timing import Timing
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.connection import connect, database_of, redact
 from mqtune.journal.redis import RedisJournal, experiments_on
-from mqtune.journal.retry import retrying
+from mqtune.journal.server.connection import connect, database_of, redact
+from mqtune.journal.server.retry import retrying
 
 #: Entries that one look into the journal takes: enough to catch up fast, few enough to stay small in memory.
 PAGE_COUNT: Final = 1_000

@@ -41,7 +41,7 @@ from mqtune.journal.base import (
     Unclaimed,
     entry_order,
 )
-from mqtune.journal.chapters import ChapterReader
+from mqtune.journal.files.chapters import ChapterReader
 from mqtune.journal.memory_server import MemoryExperiment, MemoryServer, TrialState, is_apart
 
 

@@ -54,11 +54,11 @@ from mqtune.journal.base import (
     Unclaimed,
     entry_order,
 )
-from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapters
-from mqtune.journal.connection import Connects, RedisClient, database_of, timing_of
-from mqtune.journal.retry import is_about_server, retrying
-from mqtune.journal.room import Room
-from mqtune.journal.script import script
+from mqtune.journal.files.chapters import ChapterReader, decode_chapters, encode_chapters
+from mqtune.journal.server.connection import Connects, RedisClient, database_of, timing_of
+from mqtune.journal.server.retry import is_about_server, retrying
+from mqtune.journal.server.room import Room
+from mqtune.journal.server.script import script
 from mqtune.journal.stream import (
     WRONG_TYPE,
     XRANGE,

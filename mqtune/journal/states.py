@@ -14,7 +14,7 @@ import redis
 from mqtune.core.keys import SUBMISSIONS, ExperimentKeys
 from mqtune.journal.base import entry_time
 from mqtune.journal.redis import experiments_on, number
-from mqtune.journal.retry import retrying
+from mqtune.journal.server.retry import retrying
 
 #: How many commands are sent before the first answer is read: some tens of milliseconds of a server's time.
 _COMMANDS: Final = 1_000

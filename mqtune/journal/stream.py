@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.keys import ExperimentKeys
 from mqtune.journal.base import Entry
-from mqtune.journal.connection import RedisClient
+from mqtune.journal.server.connection import RedisClient
 
 #: The server's error for a key of another type.
 WRONG_TYPE: Final = "WRONGTYPE"

@@ -19,7 +19,7 @@ from mqtune.core.objective import metric_of
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId, TrialStatus
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, is_written
+from mqtune.journal.files.copy import JOURNAL_FILE, is_written
 
 if TYPE_CHECKING:
     from mqtune.services.submissions.board import SubmissionState

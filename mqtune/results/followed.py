@@ -25,7 +25,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.trial import Report, Trial, TrialId
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, entries_of, incomplete, lacks_entries
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile, entries_of, incomplete, lacks_entries
 from mqtune.results.experiments import Readable, Snapshot, empty_experiment, saved_events, with_entry
 
 #: In seconds, as no event reports a file's growth.

@@ -26,7 +26,7 @@ from mqtune.core.events import (
 from mqtune.core.text import cell_value, names_in_words, nested, text_of_cell
 from mqtune.core.trial import ITERATION, AttemptEnd, Config, Intent, Metrics, TrialId, TrialStatus, is_number
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
 from mqtune.search.space import AnySpace
 

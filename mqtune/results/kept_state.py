@@ -34,7 +34,7 @@ from mqtune.core.machine import replace_file
 from mqtune.core.trial import Report
 from mqtune.core.version import __version__
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, entries_of
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile, entries_of
 from mqtune.results.experiments import created_event, empty_experiment, first_events, with_entry
 
 logger = logging.getLogger(__name__)

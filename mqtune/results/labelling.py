@@ -13,7 +13,7 @@ from mqtune.core.experiment import LABEL
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, SIMULATION, describe_process
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import first_events
 from mqtune.results.results import Results
 

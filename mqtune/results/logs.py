@@ -15,7 +15,7 @@ from mqtune.core.seats import is_seat, seat_in, seat_name
 from mqtune.core.submission import DRIVER
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import Attempt, TrialId
-from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, output_path, read_chunk
+from mqtune.journal.exchange.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, output_path, read_chunk
 from mqtune.results.labelling import is_in_folder_alone
 from mqtune.results.results import Results
 
@@ -193,7 +193,7 @@ def follow_log(
     with ExitStack() as stack:
         exchange = None
         if broker is not None:
-            from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs a connection
+            from mqtune.journal.server.connection import connect  # noqa: PLC0415 - only this needs a connection
 
             client = connect(broker, role="driver")
             stack.callback(client.close)
@@ -241,7 +241,7 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
         LogUnavailable: no output can be read, only without *follow*.
         BrokerUnavailable: no server answers.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="driver")) as client:

@@ -36,7 +36,7 @@ from mqtune.core.trial import (
     TrialStatus,
     is_number,
 )
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, incomplete, lacks_entries
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile, incomplete, lacks_entries
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, checkpoint_of, fetch_checkpoint
 from mqtune.results.experiments import (

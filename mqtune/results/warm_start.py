@@ -16,7 +16,7 @@ from mqtune.core.entry_points import IMPORTERS, load_point
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, MqtuneError, SpaceError, UserCodeFailed
 from mqtune.core.objective import GoesByObjective, Objective
 from mqtune.core.trial import ITERATION, Config, Trial, TrialStatus, is_number
-from mqtune.journal.connection import redact
+from mqtune.journal.server.connection import redact
 from mqtune.results.experiments import find_experiment
 from mqtune.results.results import Results
 from mqtune.search.base import PastTrial, Searcher, is_searcher_name, searcher_named, searcher_names

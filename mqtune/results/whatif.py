@@ -16,11 +16,11 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import metric_of
 from mqtune.core.registry import CLASS, Description, Registered, described
 from mqtune.core.trial import AttemptEnd, Config, Trial, TrialId, TrialStatus
-from mqtune.driver.connect import BackendDeployment
 from mqtune.driver.driver import Driver
-from mqtune.driver.interrupts import Interrupts
-from mqtune.driver.options import Failures, RunOptions
-from mqtune.driver.settings import KnownTrainable, Settings
+from mqtune.driver.setup.connect import BackendDeployment
+from mqtune.driver.setup.interrupts import Interrupts
+from mqtune.driver.setup.options import Failures, RunOptions
+from mqtune.driver.setup.settings import KnownTrainable, Settings
 from mqtune.results.curves import Curve, Recorded, recorded_curves, timed_reports
 from mqtune.results.experiments import duration
 from mqtune.results.results import Results

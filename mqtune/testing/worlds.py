@@ -19,7 +19,7 @@ from mqtune.core.codec import encode_value
 from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, ExperimentCreated, ExperimentEnded
 from mqtune.core.objective import Metric
 from mqtune.core.trial import Config, Metrics, Report
-from mqtune.driver.options import Failures, RunOptions
+from mqtune.driver.setup.options import Failures, RunOptions
 from mqtune.results.results import Results
 from mqtune.search.domains import uniform
 from mqtune.testing.play import play_unsaved

@@ -20,16 +20,16 @@ from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Claim, Grant, Journal, Refusal, Seated
-from mqtune.journal.connection import RedisClient
-from mqtune.worker.devices import SlotPlan
-from mqtune.worker.experiments import ExperimentHere
-from mqtune.worker.impairments import Impairments
-from mqtune.worker.importers import ImportKey
-from mqtune.worker.logs import Logs
-from mqtune.worker.outcome import RunResult
-from mqtune.worker.preloads import NO_PRELOADS, Preloads, SafePreloads
-from mqtune.worker.scratch import Scratch
-from mqtune.worker.threads import Step
+from mqtune.journal.server.connection import RedisClient
+from mqtune.worker.host.devices import SlotPlan
+from mqtune.worker.host.impairments import Impairments
+from mqtune.worker.host.logs import Logs
+from mqtune.worker.host.scratch import Scratch
+from mqtune.worker.host.threads import Step
+from mqtune.worker.programs.experiments import ExperimentHere
+from mqtune.worker.programs.importers import ImportKey
+from mqtune.worker.programs.preloads import NO_PRELOADS, Preloads, SafePreloads
+from mqtune.worker.reports.outcome import RunResult
 
 logger = logging.getLogger(__name__)
 

@@ -93,7 +93,7 @@ def test_a_driver_says_at_once_whose_certificate_it_does_not_trust(
 
 def warnings_of(caplog: pytest.LogCaptureFixture, url: str, role: str) -> list[str]:
     caplog.clear()
-    with caplog.at_level(logging.WARNING, "mqtune.journal.connection"):
+    with caplog.at_level(logging.WARNING, "mqtune.journal.server.connection"):
         connect(url, role=role).close()
     return [record.getMessage() for record in caplog.records]
 

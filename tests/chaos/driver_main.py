@@ -17,7 +17,7 @@ from counting import Counts, counts
 import mqtune
 from mqtune.core.errors import ConfigurationError, MqtuneError, RunInterrupted
 from mqtune.core.trial import Decision, Report, Trial
-from mqtune.journal import chapters
+from mqtune.journal.files import chapters
 from mqtune.schedulers.base import Scheduler
 from mqtune.services.shares import demands
 

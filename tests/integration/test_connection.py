@@ -241,7 +241,7 @@ def test_an_address_is_rewritten_for_celery(url: str, for_celery: str) -> None:
 
 INTERRUPTED = """
 import signal
-from mqtune.journal.connection import open_client
+from mqtune.journal.server.connection import open_client
 
 class Stop(Exception): pass
 

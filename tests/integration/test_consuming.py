@@ -17,7 +17,7 @@ from mqtune.testing.backends.world import drive
 #: says so, its first connection asks the queue for nothing more.
 STUCK_UNTIL_RECONNECTED = """
 from pathlib import Path
-from mqtune.worker import app as worker_app
+from mqtune.worker.tasks import app as worker_app
 timing = Timing(round_s=0.5, stuck_s=4.0)
 stuck = Path({stuck!r})
 ask = worker_app.TrialChannel._brpop_start

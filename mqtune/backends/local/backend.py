@@ -10,7 +10,7 @@ from mqtune.backends.queues import QueueBackend, Shape
 from mqtune.core.crews import Register, register_of
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import Config, TrialId
-from mqtune.journal.local_queue import LocalQueue, encode_task
+from mqtune.journal.exchange.local_queue import LocalQueue, encode_task
 from mqtune.journal.redis import RedisJournal
 
 

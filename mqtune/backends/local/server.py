@@ -29,7 +29,7 @@ from mqtune.core.errors import NameTaken, NoServer
 from mqtune.core.machine import SERVER_FOLDER, replace_file
 from mqtune.core.timing import Timing
 from mqtune.core.version import install_command
-from mqtune.journal.connection import OLDEST_VERSION, RedisClient, open_client
+from mqtune.journal.server.connection import OLDEST_VERSION, RedisClient, open_client
 
 #: Timeout of ``--version``.
 VERSION_TIMEOUT_S: Final = 5.0

@@ -23,7 +23,7 @@ from mqtune.journal.base import (
     ServerState,
     Unclaimed,
 )
-from mqtune.journal.logs import LogChunk, LogStream
+from mqtune.journal.exchange.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal
 
 #: A duration in seconds: a number, or a function that draws one.

@@ -81,7 +81,7 @@ def command(
     for note in plan.notes:
         click.echo(f"mqtune: {printable(note)}", err=True)
     from mqtune.cli.tune.command_tuner import CommandTuner  # noqa: PLC0415 - as above
-    from mqtune.driver.options import Checkpoints, Process, RunOptions  # noqa: PLC0415
+    from mqtune.driver.setup.options import Checkpoints, Process, RunOptions  # noqa: PLC0415
 
     tuner = CommandTuner(
         plan.metrics,

@@ -32,7 +32,7 @@ from mqtune.cli.ui.steering import ids_of, steer
 from mqtune.cli.ui.threads import RequestThreads
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.core.timing import Timing
-from mqtune.journal.logs import LogStream
+from mqtune.journal.exchange.logs import LogStream
 from mqtune.results.frames import Row
 from mqtune.results.plots.by_plotly import script
 from mqtune.results.results import json_text

@@ -23,7 +23,7 @@ from mqtune.core.text import flatten
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Report, Trial, TrialId, is_number
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, Snapshot, duration, state_in_words, state_of_folder
 from mqtune.results.followed import BrokerSource, Fold, FolderSource, Followed, Replaced, Source
 from mqtune.results.plots.data import PlottedCurve, Read, time_attr_of

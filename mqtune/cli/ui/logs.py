@@ -13,7 +13,7 @@ from mqtune.core.errors import ConfigurationError, LogUnavailable, MqtuneError
 from mqtune.core.seats import is_seat, seat_in, seat_name
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt
-from mqtune.journal.logs import CHUNK_BYTES, LogExchange, LogStream
+from mqtune.journal.exchange.logs import CHUNK_BYTES, LogExchange, LogStream
 from mqtune.results.logs import Ask, AttemptOutput, attempt_of, with_seat
 
 _BEFORE_BYTES: Final = 64 * 1024
@@ -73,7 +73,7 @@ class Log:
         return with_seat(attempt_of(attempts, self._trial, self._number), self._trial, self._seat)
 
     def _asking(self) -> Ask | None:
-        from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+        from mqtune.journal.server.connection import connect  # noqa: PLC0415 - only this needs redis
 
         url = live_broker(self._feed.place)
         if url is None:

@@ -13,7 +13,7 @@ from mqtune.cli.place import Place, live_broker
 from mqtune.cli.ui.paced import Paced
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.files.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder, with_waiting
 from mqtune.results.frames import Row
 

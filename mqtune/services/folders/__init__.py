@@ -7,6 +7,6 @@ worker puts those of a killed one there.
 Terms: a *place* holds the working folder of one process. The attempt's *working directory* is the path that users know;
 while the attempt runs, it is a link to the working folder.
 
-Other places: `mqtune/driver/options.py` (`keep_working_dir`), `mqtune/cli/gc.py`, `docs/processes.md`,
+Other places: `mqtune/driver/setup/options.py` (`keep_working_dir`), `mqtune/cli/gc.py`, `docs/processes.md`,
 `tests/services/folders`.
 """

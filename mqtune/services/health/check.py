@@ -101,7 +101,7 @@ class HealthCheck(WorkerService):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**without_secrets(), **environment},
-                # In the worker's session it is no orphan (see mqtune/worker/processes.py).
+                # In the worker's session it is no orphan (see mqtune/worker/host/processes.py).
                 process_group=0,
             )
             self._running.add(process)

@@ -8,7 +8,7 @@ import pytest
 
 from mqtune.core.errors import TrialFailed
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialStatus
-from mqtune.driver.options import Failures, Process, RunOptions
+from mqtune.driver.setup.options import Failures, Process, RunOptions
 from mqtune.schedulers.stopping.experiment_rules import TimeCount, TimeLimit
 from mqtune.testing.backends.world import Rule, Tune, TunerTests, await_reports, drive, reports_of
 from mqtune.testing.play import ENDLESS, played

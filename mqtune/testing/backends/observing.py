@@ -10,7 +10,7 @@ import pytest
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config, Report, TrialStatus
-from mqtune.driver.options import Failures, RunOptions
+from mqtune.driver.setup.options import Failures, RunOptions
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.testing.backends.world import Tune, TunerTests, await_reports, drive, pause_after
 from mqtune.testing.play import ENDLESS, played

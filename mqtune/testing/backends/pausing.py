@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.driver.options import RunOptions
+from mqtune.driver.setup.options import RunOptions
 from mqtune.testing.backends.world import (
     Tune,
     TunerTests,

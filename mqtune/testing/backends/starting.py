@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.driver.options import Failures
+from mqtune.driver.setup.options import Failures
 from mqtune.testing.backends.world import Tune, TunerTests, await_reports, drive, last_step, reports_of
 from mqtune.testing.play import ENDLESS, played
 

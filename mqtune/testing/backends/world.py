@@ -15,7 +15,7 @@ import pytest
 
 from mqtune.core.errors import MqtuneError
 from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.options import RunOptions
+from mqtune.driver.setup.options import RunOptions
 from mqtune.schedulers.base import START, Choice, Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.points import InitialPoints

@@ -131,7 +131,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_broker")
 @pytest.mark.parametrize("name", many())
 def test_a_definition_is_as_it_was_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqtune.driver.definition.program_arguments", lambda: ["train.py", "--epochs", "3"])
+    monkeypatch.setattr("mqtune.driver.setup.definition.program_arguments", lambda: ["train.py", "--epochs", "3"])
 
     found = decode_value(encode_value(tuned(**{"seed": 1, **many()[name]}).definition(None)))
 

@@ -173,7 +173,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a machine with a number of cores and GPUs."""
 
     def make(cores: int, gpus: tuple[str, ...] = (), memory_mb: int = 0) -> None:
-        here, of_workers = "mqtune.driver.local_slots", "mqtune.worker.settings"
+        here, of_workers = "mqtune.driver.setup.local_slots", "mqtune.worker.loop.settings"
         monkeypatch.setattr(f"{here}.usable_cpus", lambda: cores)
         monkeypatch.setattr(f"{here}.find_gpus", lambda asked: gpus)
         for module in (here, of_workers):

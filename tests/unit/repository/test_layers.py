@@ -44,8 +44,8 @@ FLOORS: Final = {
 APART: Final = frozenset({("backends", "worker"), ("worker", "backends")})
 #: Modules that alone may import something from outside, by the import.
 ALONE: Final = {
-    "celery": {"worker/app.py", "backends/celery.py"},
-    "kombu": {"worker/app.py", "backends/celery.py"},
+    "celery": {"worker/tasks/app.py", "backends/celery.py"},
+    "kombu": {"worker/tasks/app.py", "backends/celery.py"},
     "redis": {"journal/", "services/", "backends/local/server.py"},
     "click": {"cli/", "__main__.py"},
     "rich": {"results/", "cli/"},

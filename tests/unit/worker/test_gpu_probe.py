@@ -165,7 +165,7 @@ def ask(tmp_path: Path) -> Ask:
             command.write_text(f"#!{sys.executable}\n{smi}")
             command.chmod(0o755)
         said = subprocess.run(
-            [sys.executable, "-P", "-m", "mqtune.worker.gpu_probe"],
+            [sys.executable, "-P", "-m", "mqtune.worker.host.gpu_probe"],
             input="".join(json.dumps(question) + "\n" for question in questions),
             env={**os.environ, "PATH": str(tmp_path / "bin"), "PYTHONPATH": str(tmp_path / "lib")},
             capture_output=True,

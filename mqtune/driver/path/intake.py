@@ -1,0 +1,187 @@
+"""Queue of journal entries that the driver has read but not processed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from mqtune.core.events import Cursor, Event, ExperimentCreated, Reports, Told, decode_event, is_of_driver
+from mqtune.core.experiment import Experiment
+from mqtune.core.trial import Report, Trial
+from mqtune.driver.path.plain import PlainReports
+from mqtune.driver.rules.deciders import GO_ON, Deciders, Verdict
+from mqtune.journal.base import Entry
+
+#: A place in the journal, as in a cursor.
+_Place = tuple[str, int]
+
+
+class Intake:
+    """Delivers one event or report at a time to its driver, and tracks the cursor.
+
+    The driver's own events are left out, because it has applied them. In a replay, each event of an earlier driver
+    comes directly after the place at which it was written.
+
+    Args:
+        experiment: folds each report.
+        deciders: decide on each report that counts.
+        look: called regularly, see ``PlainReports``.
+        act: called for consequences of plain reports, see there, and for verdicts on told reports.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        deciders: Deciders,
+        *,
+        look: Callable[[], object],
+        act: Callable[[Report, Verdict | None], object],
+    ) -> None:
+        #: Called with each report that counts, after the deciders.
+        self.listeners: list[Callable[[Trial, Report], object]] = []
+        #: Whether all given entries are processed.
+        self.is_done = True
+        #: Whether it replays entries that an earlier driver may have seen.
+        self.is_replaying = False
+        self._experiment = experiment
+        self._deciders = deciders
+        self._act = act
+        self._plain = PlainReports(experiment, deciders, self.listeners, look=look, act=act)
+        self._entries: Iterator[tuple[int, Entry]] = iter(())
+        #: Decoded events and reports, each with its place. Without a place, the cursor does not move.
+        self._queue: deque[tuple[_Place | None, Event | Report]] = deque()
+        #: The place before the last event, for errors.
+        self._before = self._plain.place
+        #: Remaining events of earlier drivers: those written at this place, and those at later places.
+        self._here: deque[Event] = deque()
+        self._past: dict[_Place, list[Event]] = {}
+        #: Ids of entries that earlier drivers' cursors point at.
+        self._awaited: set[str] = set()
+        self._keeps_new = False
+
+    @property
+    def cursor(self) -> Cursor:
+        """The driver's place in the journal."""
+        return Cursor(*self._plain.place)
+
+    @property
+    def has_past(self) -> bool:
+        """Whether events of an earlier driver remain, at this place or later."""
+        return bool(self._here or self._past)
+
+    def put(self, entries: Iterable[Entry]) -> None:
+        """Set the next entries. All earlier entries must be processed."""
+        self._entries, self.is_done = enumerate(entries), False
+
+    def replay(self, entries: Iterable[Entry], past: Mapping[Cursor, list[Event]], *, keeps_new: bool) -> None:
+        """Replay the whole journal until ``go_live``.
+
+        Args:
+            entries: the journal's entries.
+            past: events of earlier drivers, by their cursors.
+            keeps_new: whether to stop before the first report after all of these events, until ``go_live``.
+        """
+        self.put(entries)
+        self._past = {(entry, count): events for (entry, count), events in past.items()}
+        self._awaited = {cursor.entry for cursor in past}
+        self.is_replaying, self._keeps_new = True, keeps_new
+
+    def go_live(self) -> None:
+        """Treat all further entries as new."""
+        self.is_replaying = self._keeps_new = False
+
+    def next(self, *, is_plain: bool) -> Event | Report | None:
+        """Advance to the next event or single report and return it. Return None at the end.
+
+        If *is_plain*, reports without consequences are folded on the way. If some reports of a batch are unreadable, a
+        batch without reports comes first, with their number.
+        """
+        if self._here:
+            return self._here.popleft()
+        if not self._queue and not self._decode(is_plain=is_plain):
+            return self._end()
+        place, item = self._queue[0]
+        if self._leaves_reports and isinstance(item, Report):
+            return None
+        self._queue.popleft()
+        self._before = self._plain.place
+        if place is not None:
+            self._plain.place = place
+        if self._past:
+            self._here.extend(self._past.pop(self._plain.place, ()))
+        return item
+
+    def judge(self, report: Report) -> Verdict | None:
+        """Fold the current report and return its verdict. None if it came after a decision.
+
+        After an error the cursor is before that report, so the next driver begins with it.
+        """
+        try:
+            return self._fold_and_decide(report)
+        except Exception:
+            self._plain.place = self._before
+            raise
+
+    def _fold_and_decide(self, report: Report) -> Verdict | None:
+        if (trial := self._experiment.apply_report(report)) is None:
+            return None
+        verdict = self._deciders.on_report(trial, report)
+        for listener in self.listeners:
+            listener(trial, report)
+        return verdict
+
+    def take_told(self, told: Told) -> None:
+        """Fold a told report and act on its verdict, unless it ends its attempt."""
+        if self._deciders.is_broken:
+            self._experiment.apply_report(told.report)
+            return
+        verdict = self._fold_and_decide(told.report)
+        if verdict is not None and verdict is not GO_ON and not told.ends:
+            self._act(told.report, verdict)
+
+    def peek(self, count: int) -> list[Report]:
+        """Return up to *count* next reports before any other event, without late ones."""
+        reports: list[Report] = []
+        place = 0
+        while len(reports) < count and (place < len(self._queue) or self._decode()):
+            _, next_ = self._queue[place]
+            if isinstance(next_, Report):
+                if self._experiment.would_count(next_):
+                    reports.append(next_)
+            elif not isinstance(next_, Reports):
+                break
+            place += 1
+        return reports
+
+    def leave(self) -> Iterator[Event | Report]:
+        """Yield all remaining events without moving the cursor. The next driver processes them."""
+        while self._queue or self._decode():
+            yield self._queue.popleft()[1]
+        self.is_done = True
+
+    @property
+    def _leaves_reports(self) -> bool:
+        """Whether the replay has passed an earlier driver's last event. The next report is new then."""
+        return self._keeps_new and not self._past
+
+    def _decode(self, *, is_plain: bool = False) -> bool:
+        """Decode further entries until one is queued. Return whether there is one."""
+        queue, known = self._queue, len(self._queue)
+        is_plain = is_plain and not self._leaves_reports
+        while len(queue) == known and (entry := self._plain.take(self._entries, self._awaited, is_plain=is_plain)):
+            event = decode_event(entry.data, entry.id)
+            if isinstance(event, Reports):
+                if event.unreadable:
+                    queue.append((None, Reports([], event.unreadable)))
+                queue.extend(((entry.id, number), report) for number, report in enumerate(event, 1))
+            elif event is not None and not is_of_driver(event):
+                queue.append((None if isinstance(event, ExperimentCreated) else (entry.id, 0), event))
+        return len(queue) > known
+
+    def _end(self) -> Event | None:
+        self._entries, self.is_done = iter(()), True
+        # Events written at missing entries, as in a truncated journal.
+        for events in self._past.values():
+            self._here.extend(events)
+        self._past = {}
+        return self._here.popleft() if self._here else None

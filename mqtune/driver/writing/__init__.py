@@ -1,0 +1,1 @@
+"""What a driver writes: events, attempts, and its lock."""

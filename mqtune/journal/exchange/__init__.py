@@ -1,0 +1,1 @@
+"""What drivers, workers and people exchange on a server beside the journals."""

@@ -1,0 +1,293 @@
+"""Chapters: files in the experiment's store with the oldest entries of its journal."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple, TypeVar, cast
+
+from mqtune.checkpoints import CheckpointStore, open_store
+from mqtune.checkpoints.files import remove_tree
+from mqtune.checkpoints.store import is_id, without_secrets
+from mqtune.core.definition import decode_definition
+from mqtune.core.errors import ChapterUnavailable, MessageVersionError, MqtuneError, StoreUnavailable
+from mqtune.core.trial import CheckpointId
+from mqtune.journal.base import Chapter, Entry, Journal, entry_order
+from mqtune.journal.files.copy import JOURNAL_FILE, entries_of
+
+#: The bytes of a chapter's entries. A hundred experiments with twice as much in Redis, as single reports, take some 950
+#: MB there. Of a small budget a chapter is this part, so that there is room before reports wait.
+CHAPTER_BYTES: Final = 4 * 2**20
+_OF_BUDGET: Final = 4
+#: The prefix of its id, which no checkpoint of a trial has.
+_BEGINS: Final = "journal."
+#: Returns up to a number of the server's entries after an id, and the id of the last entry in a chapter, or nothing. It
+#: may wait for the first entry.
+_ReadServer = Callable[[str, int, bool], tuple[list[Entry], str]]
+T = TypeVar("T")
+
+
+def chapter_bytes(budget: int) -> int:
+    """Return the bytes of a chapter, from its journal's budget in bytes (0: no limit)."""
+    return min(CHAPTER_BYTES, max(1, budget // _OF_BUDGET)) if budget else CHAPTER_BYTES
+
+
+def checkpoints_in(store: CheckpointStore) -> list[CheckpointId]:
+    """Return the ids of a store's checkpoints, without chapters."""
+    return [id_ for id_ in store.ids() if not id_.startswith(_BEGINS)]
+
+
+def encode_chapters(chapters: Sequence[Chapter]) -> bytes:
+    """Return chapters in Redis' form, a line each."""
+    return "".join(f"{' '.join(map(str, chapter))}\n" for chapter in chapters).encode()
+
+
+def decode_chapters(data: bytes | None) -> list[Chapter]:
+    """Return the chapters in such lines.
+
+    Raises:
+        MessageVersionError: a line is malformed.
+    """
+    chapters = []
+    for line in (data or b"").splitlines():
+        try:
+            id_, first, last, entries, size = line.decode().split(" ")
+            chapter = Chapter(CheckpointId(id_), first, last, int(entries), int(size))
+            is_sound = is_id(id_) and id_.startswith(_BEGINS) and entry_order(first) <= entry_order(last)
+        except ValueError:
+            is_sound = False
+        if not is_sound:
+            raise MessageVersionError(f"{line[:100]!r} is no chapter of a journal: something else has written to it")
+        chapters.append(chapter)
+    return chapters
+
+
+class PackedChapter(NamedTuple):
+    """A chapter from a journal's copy, the bytes of its file, and its end's offset in the copy."""
+
+    chapter: Chapter
+    data: bytes
+    end: int
+
+
+def cut_chapters(copy: Path, offset: int, size: int) -> Iterator[PackedChapter]:
+    """Yield the chapters of a copy, from an offset on, each of *size* bytes or a little more.
+
+    A rest that is too short for one is left. Two drivers make the same files from the same entries.
+
+    Raises:
+        OSError, MessageVersionError: the copy can't be read.
+    """
+    with copy.open("rb") as file, copy.open("rb") as raw:
+        file.seek(offset)
+        first, count, filled = "", 0, 0
+        for entry, end in entries_of(file):
+            first, count, filled = first or entry.id, count + 1, filled + len(entry.data)
+            if filled >= size:
+                raw.seek(offset)
+                data = raw.read(end - offset)
+                yield PackedChapter(Chapter(_id(entry.id, data), first, entry.id, count, filled), data, end)
+                offset, first, count, filled = end, "", 0, 0
+
+
+def _id(last: str, data: bytes) -> CheckpointId:
+    # Without a dash it is of no trial.
+    return CheckpointId(f"{_BEGINS}{last.replace('-', '.')}.{hashlib.sha256(data).hexdigest()}")
+
+
+def keep_chapter(store: CheckpointStore, cut: PackedChapter) -> None:
+    """Save a chapter in a store, on its disk, unless the store has it.
+
+    Raises:
+        StoreUnavailable: the store can't be reached, or is full.
+    """
+    if store.exists(cut.chapter.id):
+        return
+    folder = store.staging()
+    try:
+        (folder / JOURNAL_FILE).write_bytes(cut.data)
+        store.save(cut.chapter.id, folder, {})
+    finally:
+        remove_tree(folder)
+
+
+#: When this process began to read a store, by the store's URL.
+_reading: Final[dict[str, float]] = {}
+_reading_changed: Final = threading.Condition()
+
+
+def _answered(url: str, read: Callable[[], T], answer_s: float) -> T:
+    """Call *read*, which reads a store, once no other thread reads it.
+
+    A mount that hangs never answers, and its reader can't be ended. So a store has one reader at a time, in a thread
+    for which the process does not wait. No further reader waits for a store that has not answered.
+
+    Raises:
+        StoreUnavailable: the store does not answer within *answer_s* seconds.
+    """
+    outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            outcome.put((read(), None))
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            outcome.put((None, error))
+        finally:
+            with _reading_changed:
+                del _reading[url]
+                _reading_changed.notify_all()
+
+    with _reading_changed:
+        while (since := _reading.get(url)) is not None:
+            left_s = since + answer_s - time.monotonic()
+            if left_s <= 0:
+                raise StoreUnavailable(f"its store has not answered for {answer_s - left_s:.0f} s")
+            _reading_changed.wait(left_s)
+        _reading[url] = time.monotonic()
+    threading.Thread(target=work, name="mqtune-chapter", daemon=True).start()
+    try:
+        content, error = outcome.get(timeout=answer_s)
+    except Empty:
+        raise StoreUnavailable(f"its store has not answered for {answer_s:.0f} s") from None
+    if error is not None:
+        raise error
+    return cast("T", content)
+
+
+class ChapterReader:
+    """Reads a journal across its chapters and its server; any thread may use it.
+
+    The entries of one chapter stay in memory as long as reads are served from it.
+
+    Args:
+        journal: the journal.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._store: CheckpointStore | None = None
+        #: The URL of its store, once that was read.
+        self._place = ""
+        #: The open chapter, and its entries.
+        self._open: tuple[CheckpointId, list[Entry]] | None = None
+
+    def read(self, after: str, count: int, read_server: _ReadServer) -> list[Entry]:
+        """Return up to *count* entries after an id, from the store or the server; fewer at the end.
+
+        Raises:
+            ChapterUnavailable: a chapter can't be read.
+        """
+        entries: list[Entry] = []
+        while len(entries) < count:
+            part = self._read_on(after, count - len(entries))
+            if not part:
+                on_server, head = read_server(after, count - len(entries), not entries)
+                # It was read together with the entries, so none can have left in between.
+                if not head or entry_order(after) >= entry_order(head):
+                    return entries + on_server if entries else on_server
+                part = self._turn_to(after)[: count - len(entries)]
+            entries += part
+            after = part[-1].id
+        return entries
+
+    def has(self, entry: str) -> bool:
+        """Return whether a chapter has an entry.
+
+        Raises:
+            ChapterUnavailable: the chapter that would have it can't be read.
+        """
+        place = entry_order(entry)
+        chapters = self._journal.chapters()
+        at = bisect_left(chapters, place, key=lambda chapter: entry_order(chapter.last))
+        if at == len(chapters):
+            return False
+        if entry in (chapters[at].first, chapters[at].last):
+            return True
+        with self._lock:
+            entries = self._entries(chapters[at])
+        position = bisect_left(entries, place, key=_order)
+        return position < len(entries) and entries[position].id == entry
+
+    def _read_on(self, after: str, count: int) -> list[Entry]:
+        """Return the entries after an id from the open chapter, or close it if it lacks that id."""
+        if self._open is None:
+            return []
+        with self._lock:
+            if self._open is None:
+                return []
+            entries = self._open[1]
+            at = bisect_right(entries, entry_order(after), key=_order)
+            if 0 < at < len(entries) and entries[at - 1].id == after:
+                return entries[at : at + count]
+            self._open = None
+        return []
+
+    def _turn_to(self, after: str) -> list[Entry]:
+        """Open the chapter with the entry after an id, and return its entries from that one on."""
+        chapters = self._journal.chapters()
+        at = bisect_right(chapters, entry_order(after), key=lambda chapter: entry_order(chapter.last))
+        if at == len(chapters):
+            raise self._unavailable(f"there is none with the entry after {after}")
+        with self._lock:
+            entries = self._entries(chapters[at])
+        return entries[bisect_right(entries, entry_order(after), key=_order) :]
+
+    def _entries(self, chapter: Chapter) -> list[Entry]:
+        if self._open is None or self._open[0] != chapter.id:
+            self._open = chapter.id, self._fetched(chapter)
+        return self._open[1]
+
+    def _fetched(self, chapter: Chapter) -> list[Entry]:
+        try:
+            self._place = self._place or self._url()
+            return _answered(self._place, lambda: self._read_chapter(chapter), self._journal.timing.chapter_answer_s)
+        except StoreUnavailable as error:
+            raise self._unavailable(f"{chapter.id} can't be read: {error}") from error
+
+    def _read_chapter(self, chapter: Chapter) -> list[Entry]:
+        folder = Path(tempfile.mkdtemp(prefix="mqtune-chapter-"))
+        try:
+            target = folder / "read"
+            self._found_store().fetch(chapter.id, target)
+            file = target / JOURNAL_FILE
+            if _id(chapter.last, file.read_bytes()) != chapter.id:
+                raise self._unavailable(f"{chapter.id} has another content than its name says")
+            with file.open("rb") as read:
+                entries = [entry for entry, _ in entries_of(read)]
+        except (MqtuneError, OSError) as error:
+            if isinstance(error, ChapterUnavailable):
+                raise
+            raise self._unavailable(f"{chapter.id} can't be read: {error}") from error
+        finally:
+            remove_tree(folder)
+        if not entries or (entries[0].id, entries[-1].id) != (chapter.first, chapter.last):
+            raise self._unavailable(f"{chapter.id} has other entries than the server says")
+        return entries
+
+    def _found_store(self) -> CheckpointStore:
+        if self._store is None:
+            self._store = self._journal.chapter_store or open_store(self._url())
+        return self._store
+
+    def _url(self) -> str:
+        kept = self._journal.definition()
+        return "" if kept is None else str(decode_definition(self._journal.experiment, kept).get("store", ""))
+
+    def _unavailable(self, why: str) -> ChapterUnavailable:
+        name = self._journal.experiment
+        return ChapterUnavailable(
+            f"the oldest entries of experiment {name!r} are in chapters of its journal, files in its store "
+            f"{without_secrets(self._url().partition('#')[0]) or '(none)'}, and {why}. Read it where that store can be "
+            f"reached, or on the machine of its driver, whose folder has all of it: mqtune show {name}"
+        )
+
+
+def _order(entry: Entry) -> tuple[int, int]:
+    return entry_order(entry.id)
