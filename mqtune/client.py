@@ -39,7 +39,6 @@ from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
 from mqtune.journal.base import Entry, entry_time
 from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.follow import follow
 from mqtune.journal.redis import RedisJournal, number
 from mqtune.journal.server.clock import ServerClock
 from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect, redact
@@ -48,6 +47,7 @@ from mqtune.journal.server.retry import retrying
 from mqtune.journal.states import readable_on
 from mqtune.journal.stream import naming
 from mqtune.results.checkpoints import Origin
+from mqtune.results.follower import follow
 from mqtune.results.results import Results
 
 if TYPE_CHECKING:

@@ -70,7 +70,6 @@ if TYPE_CHECKING:
         entries_after as entries_after,
         readable_entries as readable_entries,
     )
-    from mqtune.journal.follow import Follower as Follower
     from mqtune.journal.lock import take_lock as take_lock
     from mqtune.journal.memory import MemoryJournal as MemoryJournal
     from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
@@ -158,7 +157,6 @@ _NAMES = {
         "lacks_entries",
     ),
     "exchange.fleet": ("ControlChannel", "Fleet", "LOOK"),
-    "follow": ("Follower",),
     "server.identity": ("identify",),
     "exchange.local_queue": ("LocalQueue",),
     "lock": ("take_lock",),

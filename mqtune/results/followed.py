@@ -104,7 +104,7 @@ class BrokerSource:
     """
 
     def __init__(self, url: str, name: str, *, patience_s: float | None = None, folder: Path | None = None) -> None:
-        from mqtune.journal.follow import PATIENCE_S, Follower  # noqa: PLC0415 - only this needs redis
+        from mqtune.results.follower import PATIENCE_S, Follower  # noqa: PLC0415 - only this needs redis
 
         patience_s = PATIENCE_S if patience_s is None else patience_s
         self._copy = None if folder is None else JournalFile(folder / JOURNAL_FILE)

@@ -38,7 +38,8 @@ from mqtune.core.keys import (
     worker_key,
 )
 from mqtune.core.trial import TrialStatus
-from mqtune.journal import Fleet, Follower, connect, identify
+from mqtune.journal import Fleet, connect, identify
+from mqtune.results import Follower
 from mqtune.results.logs import AttemptOutput
 from mqtune.services.ownership.acl import password_hash
 from mqtune.testing.backends.world import drive

@@ -1,1 +1,1 @@
-"""What a driver writes: events, attempts, and its lock."""
+"""A driver's writes: its actions, its attempts in the queues, and its lock."""

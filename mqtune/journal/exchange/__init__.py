@@ -1,1 +1,1 @@
-"""What drivers, workers and people exchange on a server beside the journals."""
+"""Data beside the journals on a server: the fleet's register, output, code and local tasks."""

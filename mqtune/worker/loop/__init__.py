@@ -1,1 +1,1 @@
-"""A worker's loop, and what puts it together and shuts it down."""
+"""A worker's loop, its settings, its start and its shutdown."""

@@ -42,6 +42,19 @@ FLOORS: Final = {
 }
 #: Parts of one floor that never import each other.
 APART: Final = frozenset({("backends", "worker"), ("worker", "backends")})
+#: The rooms of a folder, from the lowest up: a room imports only those before it. Modules beside the rooms stand in the
+#: same order. Those of one line are one room.
+ROOMS: Final = {
+    "journal": (
+        "server",
+        "exchange",
+        "base",
+        "files",
+        "lock memory memory_server published redis states stream",
+    ),
+    "worker": ("host", "programs", "reports", "ports", "attempts", "loop", "tasks"),
+    "driver": ("setup", "writing", "ports", "rules", "path", "loop", "driver", "trials"),
+}
 #: Modules that alone may import something from outside, by the import.
 ALONE: Final = {
     "celery": {"worker/tasks/app.py", "backends/celery.py"},
@@ -145,6 +158,44 @@ def test_no_arrow_points_up() -> None:
         if FLOORS[there] > FLOORS[here] or (here, there) in APART:
             found.append(str(each))
     assert found == []
+
+
+def arrows_up_in(root: Path, folder: str) -> list[str]:
+    """Return the imports of a folder's modules that point to a room above their own, or to the folder's facade."""
+    order = {name: floor for floor, names in enumerate(ROOMS[folder]) for name in names.split()}
+    found = []
+    for each in imports_of(root):
+        parts, target = each.file.removesuffix(".py").split("/"), each.module.split(".")
+        if parts[0] != folder or parts[1] == "__init__" or target[:2] != ["mqtune", folder]:
+            continue
+        if order.get(target[2], len(order)) > order[parts[1]]:
+            found.append(str(each))
+    return found
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_within_a_folder_no_arrow_points_to_a_higher_room(folder: str) -> None:
+    rooms = {part for line in ROOMS[folder] for part in line.split()}
+    there = {
+        path.stem for path in (ROOT / folder).iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+
+    assert there - {"__init__"} == rooms
+    assert arrows_up_in(ROOT, folder) == []
+
+
+def test_an_arrow_to_a_higher_room_or_to_the_facade_is_found(tmp_path: Path) -> None:
+    for file, code in {
+        "worker/host/devices.py": "from mqtune.worker.attempts import slots\nfrom mqtune.worker import Slots",
+        "worker/attempts/slots.py": "from mqtune.worker.host.devices import SlotPlan\nimport mqtune.worker.ports",
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(code)
+
+    assert arrows_up_in(tmp_path, "worker") == [
+        "worker/host/devices.py:1 imports mqtune.worker.attempts.slots",
+        "worker/host/devices.py:2 imports mqtune.worker.Slots",
+    ]
 
 
 def test_libraries_stay_where_they_belong() -> None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any, Final
-
-import redis
+from typing import Final
 
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError
 from mqtune.core.events import START, Event, ExperimentEnded, decode_event
-from mqtune.core.keys import ExperimentKeys
 from mqtune.core.text import there_are
 from mqtune.core.timing import Timing
 from mqtune.journal.base import Entry, entry_order
+from mqtune.journal.published import PublishedEntries
 from mqtune.journal.redis import RedisJournal, experiments_on
-from mqtune.journal.server.connection import connect, database_of, redact
-from mqtune.journal.server.retry import retrying
+from mqtune.journal.server.connection import connect, redact
 
 #: Entries that one look into the journal takes: enough to catch up fast, few enough to stay small in memory.
 PAGE_COUNT: Final = 1_000
@@ -29,9 +26,8 @@ PATIENCE_S: Final = 10.0
 class Follower:
     """Reads an experiment's journal entries as they are written: in order, each exactly once.
 
-    They come by pub/sub, which drops messages without an error: when the server cuts a slow reader off, when a
-    connection breaks, when a replica takes over. Each message names its entry and the one before, so what is missing
-    is noticed and read from the journal. Any number of followers cost the experiment nothing.
+    They come by pub/sub, and the journal has the entries of missing messages. Any number of followers cost the
+    experiment nothing.
 
     One thread uses it.
 
@@ -57,14 +53,12 @@ class Follower:
         page_count: int = PAGE_COUNT,
         timing: Timing = Timing(),
     ) -> None:
-        # redis-py's types allow for the answers of other settings.
         #: After this silence the journal is asked for news.
         self.silence_s = timing.follow_silence_s
-        self._client: Any = connect(url, timing=timing, role="follower")
-        self._keys = ExperimentKeys(experiment, database_of(self._client))
+        self._client = connect(url, timing=timing, role="follower")
+        self._published = PublishedEntries(self._client, experiment)
         self.journal = RedisJournal(self._client, experiment, patience_s=patience_s)
         self._page_count = page_count
-        self._pubsub: Any = None
         self._heard_at = time.monotonic()
         # Whether the journal may have entries that no message will bring.
         self._is_behind = True
@@ -100,7 +94,7 @@ class Follower:
 
     def close(self) -> None:
         """Close the connections."""
-        self._hang_up()
+        self._published.close()
         self._client.close()
 
     def _look_up(self) -> list[Entry]:
@@ -114,41 +108,22 @@ class Follower:
 
     def _listen(self, timeout_s: float) -> list[Entry]:
         """Return the entry in the next message, if it follows the last one."""
-        if self._pubsub is None:
-            retrying(self._subscribe, patience_s=self.journal.patience_s)
-        try:
-            message = self._pubsub.get_message(timeout=min(timeout_s, self.silence_s))
-        except (redis.ConnectionError, redis.TimeoutError, OSError):
-            self._hang_up()
-            return []
+        message = self._published.next(min(timeout_s, self.silence_s), patience_s=self.journal.patience_s)
         if message is None:
             self._is_behind = time.monotonic() - self._heard_at >= self.silence_s
             return []
-        if message["type"] != "message":
-            # Subscribed, perhaps again: earlier entries come from the journal alone.
+        entry, before = message
+        if entry is None:
             self._is_behind = True
             return []
         self._heard_at = time.monotonic()
-        id_, before, data = message["data"].split(b" ", 2)
-        entry = Entry(id_.decode(), data)
         if entry_order(entry.id) <= entry_order(self._last):
             return []
-        if before.decode() != self._last:
+        if before != self._last:
             self._is_behind = True
             return []
         self._last = entry.id
         return [entry]
-
-    def _subscribe(self) -> None:
-        self._hang_up()
-        self._pubsub = self._client.pubsub()
-        self._pubsub.subscribe(self._keys.metrics)
-
-    def _hang_up(self) -> None:
-        pubsub, self._pubsub = self._pubsub, None
-        if pubsub is not None:
-            with contextlib.suppress(redis.RedisError, OSError):
-                pubsub.close()
 
 
 def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Event]:
