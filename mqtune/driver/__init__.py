@@ -39,6 +39,11 @@ if TYPE_CHECKING:
         Process as Process,
         RunOptions as RunOptions,
     )
+    from mqtune.driver.setup.ports import (
+        CheckDeployment as CheckDeployment,
+        MakeProject as MakeProject,
+        ProgramFiles as ProgramFiles,
+    )
     from mqtune.driver.setup.requirements import differences as differences
     from mqtune.driver.setup.retention import Retention as Retention
     from mqtune.driver.setup.settings import KnownTrainable as KnownTrainable, Settings as Settings
@@ -53,27 +58,28 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "writing.actions": ("AnswerQuestion", "DriverAction", "Requeue"),
     "setup.attach": ("attached",),
     "setup.bundling": ("BundleFolder", "bring"),
     "setup.by_config": ("ResourcesByConfig",),
-    "rules.checkpoints": ("CheckpointGC", "LOOK_APART_S", "bring_dicts"),
     "setup.connect": ("BrokerDeployment", "DriverContext", "unless_away"),
     "setup.default_names": ("take_name",),
     "setup.definition": ("DefinitionWriter",),
-    "driver": ("Driver",),
     "setup.interrupts": ("Interrupts",),
-    "writing.ledger": ("Restored",),
     "setup.local_slots": ("slot_settings",),
     "setup.options": ("Checkpoints", "Deletes", "Failures", "Process", "RunOptions"),
+    "setup.ports": ("CheckDeployment", "MakeProject", "ProgramFiles"),
+    "setup.requirements": ("differences",),
+    "setup.retention": ("Retention",),
+    "setup.settings": ("KnownTrainable", "Settings"),
+    "setup.tenancy": ("claim", "is_shared", "tenant_on"),
+    "writing.actions": ("AnswerQuestion", "DriverAction", "Requeue"),
+    "writing.ledger": ("Restored",),
+    "writing.publishing": ("GATHER_S", "Publisher"),
+    "rules.checkpoints": ("CheckpointGC", "LOOK_APART_S", "bring_dicts"),
+    "rules.room": ("RoomWatch",),
     "path.pace": ("LoopPace",),
     "path.plain": ("PlainReports",),
     "loop.requests": ("AT_ONCE",),
-    "writing.publishing": ("GATHER_S", "Publisher"),
-    "setup.requirements": ("differences",),
-    "setup.retention": ("Retention",),
-    "rules.room": ("RoomWatch",),
-    "setup.settings": ("KnownTrainable", "Settings"),
-    "setup.tenancy": ("claim", "is_shared", "tenant_on"),
+    "driver": ("Driver",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -19,8 +19,6 @@ from mqtune.journal.server.connection import RedisClient
 WRONG_TYPE: Final = "WRONGTYPE"
 #: The id of an entry.
 _ENTRY: Final = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
-#: The beginning of a pipeline's error, in which redis-py has the whole command. Its name and its key are kept.
-_PIPELINED: Final = re.compile(r"Command # \d+ \((\S+(?: \S+)?).*?\) of pipeline caused error: ", re.DOTALL)
 #: redis-py leaves the answers to bytes unchanged; a dict for each entry would take twice the time of reading.
 XRANGE: Final = b"XRANGE"
 XREVRANGE: Final = b"XREVRANGE"
@@ -37,11 +35,6 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def without_data(error: BaseException) -> str:
-    """Return a server's error in words, without the data of a pipeline's command."""
-    return _PIPELINED.sub(r"\1: ", str(error))
 
 
 def entries_in(items: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:

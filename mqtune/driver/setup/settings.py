@@ -19,7 +19,6 @@ from mqtune.core.keys import is_name
 from mqtune.core.objective import Metric, Modes, Objective
 from mqtune.core.resources import Resources
 from mqtune.core.submission import this_submission
-from mqtune.driver.ports import CheckDeployment, MakeProject, ProgramFiles
 from mqtune.driver.setup.by_config import AnyResources, ResourcesByConfig
 from mqtune.driver.setup.options import (
     NOT_KEPT,
@@ -32,6 +31,7 @@ from mqtune.driver.setup.options import (
     count_from,
     option,
 )
+from mqtune.driver.setup.ports import CheckDeployment, MakeProject, ProgramFiles
 from mqtune.journal.base import OnLoss
 from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.asha import ASHA

@@ -26,7 +26,6 @@ from redis.exceptions import (
 from mqtune.core.errors import AccessDenied, BrokerFull, BrokerRefused, BrokerUnavailable
 from mqtune.core.timing import Timing
 from mqtune.journal.server.room import FULL, MAKE_ROOM
-from mqtune.journal.stream import without_data
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -51,6 +50,8 @@ _AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|U
 _DENIED: Final = re.compile(r"NOPERM|ACL failure|no permissions? |the user executing the script can't ", re.IGNORECASE)
 #: The words of a server without memory, in its own error or, where a script met it (6.2), in a script's.
 _FULL_SAYS: Final = "used memory > 'maxmemory'"
+#: The beginning of a pipeline's error, in which redis-py has the whole command. Its name and its key are kept.
+_PIPELINED: Final = re.compile(r"Command # \d+ \((\S+(?: \S+)?).*?\) of pipeline caused error: ", re.DOTALL)
 _LOG_IN_AGAIN: Final = "was its password changed? Start this again with the new one in the broker URL"
 
 
@@ -116,8 +117,8 @@ def retrying(
         except caught as error:
             if _DENIED.search(str(error)):
                 raise AccessDenied(
-                    f"the broker URL's account may not do this: {without_data(error)}; it is for another role or team, "
-                    "or an earlier version made the account: `mqtune fleet acl` of this version makes it again"
+                    f"the broker URL's account may not do this: {_without_data(error)}; it is for another role or "
+                    "team, or an earlier version made the account: `mqtune fleet acl` of this version makes it again"
                 ) from None
             if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
                 raise
@@ -153,7 +154,7 @@ def _given_up(error: BaseException, trouble: _Trouble, waited_s: float) -> Broke
     if trouble is _Trouble.REFUSED:
         return BrokerRefused(f"{_refused_in_words(error)}; {_LOG_IN_AGAIN}")
     did = "refused" if isinstance(error, ResponseError) else "gave no answer"
-    return BrokerUnavailable(f"Redis {did} for {waited_s:.0f} s: {without_data(error)}")
+    return BrokerUnavailable(f"Redis {did} for {waited_s:.0f} s: {_without_data(error)}")
 
 
 def _log_wait(error: BaseException, trouble: _Trouble, patience_s: float) -> None:
@@ -167,7 +168,12 @@ def _log_wait(error: BaseException, trouble: _Trouble, patience_s: float) -> Non
         logger.warning("%s; %s; trying again%s", said, _LOG_IN_AGAIN, limit, extra={"action": "login_refused"})
         return
     trouble_in_words = "takes no writes, or is busy" if isinstance(error, ResponseError) else "is away"
-    logger.warning("Redis %s (%s); trying again%s", trouble_in_words, without_data(error), limit)
+    logger.warning("Redis %s (%s); trying again%s", trouble_in_words, _without_data(error), limit)
+
+
+def _without_data(error: BaseException) -> str:
+    """Return a server's error in words, without the data of a pipeline's command."""
+    return _PIPELINED.sub(r"\1: ", str(error))
 
 
 def _refused_in_words(error: BaseException) -> str:

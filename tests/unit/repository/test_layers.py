@@ -85,8 +85,10 @@ PARTNERS: Final = {
 }  # fmt: skip
 
 
-#: Files in which the name of a module is no import, but that of a process, a group of entry points, or an attribute.
-BY_NAME: Final = frozenset({"backends/local/worker.py", "core/entry_points.py", "integrations/opentelemetry.py"})
+#: Files in which the name of a module is no import, but that of a process, a group of entry points, a folder, or an attribute.
+BY_NAME: Final = frozenset(
+    {"backends/local/worker.py", "core/entry_points.py", "integrations/opentelemetry.py", "journal/server/script.py"}
+)
 
 
 class Import(NamedTuple):
@@ -168,7 +170,7 @@ def arrows_up_in(root: Path, folder: str) -> list[str]:
         parts, target = each.file.removesuffix(".py").split("/"), each.module.split(".")
         if parts[0] != folder or parts[1] == "__init__" or target[:2] != ["mqtune", folder]:
             continue
-        if order.get(target[2], len(order)) > order[parts[1]]:
+        if order.get("".join(target[2:3]), len(order)) > order[parts[1]]:
             found.append(str(each))
     return found
 
@@ -182,6 +184,22 @@ def test_within_a_folder_no_arrow_points_to_a_higher_room(folder: str) -> None:
 
     assert there - {"__init__"} == rooms
     assert arrows_up_in(ROOT, folder) == []
+
+
+def test_the_design_has_the_rooms_in_their_order() -> None:
+    table = (ROOT.parent / "docs" / "design.md").read_text().split("**Rooms.**")[1].split("\n\n")[1]
+    listed: dict[str, list[str]] = {}
+    folder = ""
+    for cells in (line.strip("|").split("|") for line in table.splitlines()[2:]):
+        folder = cells[0].strip(" `/") or folder
+        listed.setdefault(folder, []).extend(re.findall(r"`(\w+)(?:/|\.py)`", cells[1]))
+
+    assert listed.keys() == ROOMS.keys()
+    for folder, names in listed.items():
+        order = {name: floor for floor, line in enumerate(ROOMS[folder]) for name in line.split()}
+        floors = [order[name] for name in names]
+        assert floors == sorted(floors, reverse=True)
+        assert {name for name in order if (ROOT / folder / name).is_dir()} <= {*names}
 
 
 def test_an_arrow_to_a_higher_room_or_to_the_facade_is_found(tmp_path: Path) -> None:
