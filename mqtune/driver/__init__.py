@@ -8,6 +8,7 @@ from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
     from mqtune.driver.driver import Driver as Driver
+    from mqtune.driver.hooks import PAUSE_S as PAUSE_S, DriverHooks as DriverHooks
     from mqtune.driver.loop.requests import AT_ONCE as AT_ONCE
     from mqtune.driver.path.pace import LoopPace as LoopPace
     from mqtune.driver.path.plain import PlainReports as PlainReports
@@ -75,6 +76,7 @@ _NAMES = {
     "writing.actions": ("AnswerQuestion", "DriverAction", "Requeue"),
     "writing.ledger": ("Restored",),
     "writing.publishing": ("GATHER_S", "Publisher"),
+    "hooks": ("DriverHooks", "PAUSE_S"),
     "rules.checkpoints": ("CheckpointGC", "LOOK_APART_S", "bring_dicts"),
     "rules.room": ("RoomWatch",),
     "path.pace": ("LoopPace",),

@@ -19,13 +19,14 @@ from mqtune.core.definition import decode_definition
 from mqtune.core.events import CheckpointsDropped, Cursor, Event, ExperimentCreated
 from mqtune.core.machine import DICTS, replace_file
 from mqtune.core.trial import UNDRIVEN, CheckpointId, Labels, Report, Trial, is_in_memory
+from mqtune.driver.hooks import DriverHooks
 from mqtune.driver.loop.loop import Loop
 from mqtune.driver.loop.news import News
 from mqtune.driver.loop.requests import Requests
 from mqtune.driver.path.intake import Intake
 from mqtune.driver.path.pace import LoopPace
 from mqtune.driver.path.path import EventPath
-from mqtune.driver.ports import Appetite, DriverHooks, DriverHost, MakeServices, no_services
+from mqtune.driver.ports import Appetite, DriverHost, MakeServices, no_services
 from mqtune.driver.rules.checkpoints import CheckpointGC
 from mqtune.driver.rules.deciders import Deciders
 from mqtune.driver.rules.listeners import BackendListener, CallbackListener, FailureWatch, OfferWatch

@@ -11,6 +11,11 @@ from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
     from mqtune.worker.attempts.attempt import AttemptRun as AttemptRun, WorkerParts as WorkerParts
+    from mqtune.worker.attempts.back_off import (
+        BACK_OFF_S as BACK_OFF_S,
+        FAILED_STARTS as FAILED_STARTS,
+        BackOff as BackOff,
+    )
     from mqtune.worker.attempts.control_pipe import ControlPipe as ControlPipe
     from mqtune.worker.attempts.retries import (
         ANOTHER_DEVICE_S as ANOTHER_DEVICE_S,
@@ -18,13 +23,11 @@ if TYPE_CHECKING:
         Retries as Retries,
     )
     from mqtune.worker.attempts.slots import (
-        BACK_OFF_S as BACK_OFF_S,
-        FAILED_STARTS as FAILED_STARTS,
-        BackOff as BackOff,
         Slot as Slot,
         Slots as Slots,
         ZygoteFinder as ZygoteFinder,
     )
+    from mqtune.worker.hooks import WorkerHooks as WorkerHooks
     from mqtune.worker.host.devices import (
         SlotPlan as SlotPlan,
         find_gpu_memory as find_gpu_memory,
@@ -89,12 +92,12 @@ if TYPE_CHECKING:
     from mqtune.worker.reports.uplink import Uplink as Uplink
     from mqtune.worker.tasks.app import (
         TrialApp as TrialApp,
-        TrialTransport as TrialTransport,
         create_app as create_app,
     )
     from mqtune.worker.tasks.consumer_watch import ConsumerWatch as ConsumerWatch
     from mqtune.worker.tasks.flower import FlowerRows as FlowerRows
     from mqtune.worker.tasks.revokes import Revokes as Revokes, revoke as revoke
+    from mqtune.worker.tasks.transport import TrialTransport as TrialTransport
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
@@ -121,10 +124,12 @@ _NAMES = {
     "reports.outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
     "reports.stream": ("READ_BYTES", "Stream"),
     "reports.uplink": ("Uplink",),
+    "hooks": ("WorkerHooks",),
     "attempts.attempt": ("AttemptRun", "WorkerParts"),
+    "attempts.back_off": ("BACK_OFF_S", "BackOff", "FAILED_STARTS"),
     "attempts.control_pipe": ("ControlPipe",),
     "attempts.retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
-    "attempts.slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "Slot", "Slots", "ZygoteFinder"),
+    "attempts.slots": ("Slot", "Slots", "ZygoteFinder"),
     "loop.runtime": ("WorkerRuntime",),
     "loop.settings": (
         "GRACE_S",
@@ -139,9 +144,10 @@ _NAMES = {
     ),
     "loop.shutdown": ("shutdown_s",),
     "loop.start": ("IMPORTER_IDLE_S", "make_worker"),
-    "tasks.app": ("TrialApp", "TrialTransport", "create_app"),
+    "tasks.app": ("TrialApp", "create_app"),
     "tasks.consumer_watch": ("ConsumerWatch",),
     "tasks.flower": ("FlowerRows",),
     "tasks.revokes": ("Revokes", "revoke"),
+    "tasks.transport": ("TrialTransport",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

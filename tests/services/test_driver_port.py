@@ -15,8 +15,8 @@ from losing import set_back
 from mqtune.core.errors import ConfigurationError, JournalGone
 from mqtune.core.events import Event
 from mqtune.core.timing import Timing
-from mqtune.driver import DriverAction, ProgramFiles, Restored
-from mqtune.driver.ports import PAUSE_S, DriverHooks, DriverService, no_services
+from mqtune.driver import PAUSE_S, DriverAction, DriverHooks, ProgramFiles, Restored
+from mqtune.driver.ports import DriverService, no_services
 
 EVENT = cast("Event", object())
 KEEP_LOCK_S = Timing().keep_lock_s

@@ -26,10 +26,11 @@ from mqtune.worker import (
     RunResult,
     SlotPlan,
     Slots,
+    WorkerHooks,
     ZygoteDied,
     ZygoteFinder,
 )
-from mqtune.worker.ports import AttemptHere, ProgramPlace, SendClaim, SlotHere, WorkerHooks, WorkerService
+from mqtune.worker.ports import AttemptHere, ProgramPlace, SendClaim, SlotHere, WorkerService
 
 ATTEMPT = cast("AttemptHere", SimpleNamespace())
 SLOT = cast("SlotHere", SimpleNamespace())

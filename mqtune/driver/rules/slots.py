@@ -26,7 +26,8 @@ from mqtune.core.trial import (
     TrialStatus,
     trial_of,
 )
-from mqtune.driver.ports import Appetite, DriverHooks
+from mqtune.driver.hooks import DriverHooks
+from mqtune.driver.ports import Appetite
 from mqtune.driver.rules.deciders import Deciders
 from mqtune.driver.setup.settings import Settings
 from mqtune.driver.writing.actions import (

@@ -17,7 +17,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
-from mqtune.driver.ports import DriverHooks
+from mqtune.driver.hooks import DriverHooks
 from mqtune.driver.rules.outside import expired
 from mqtune.driver.rules.room import RoomWatch
 from mqtune.driver.writing.actions import DriverAction, Lose

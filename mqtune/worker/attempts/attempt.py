@@ -25,10 +25,10 @@ from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
 from mqtune.worker.attempts.control_pipe import ControlPipe, parse_count
 from mqtune.worker.attempts.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_again
+from mqtune.worker.hooks import NO_HOOKS, WorkerHooks
 from mqtune.worker.host.logs import Logs
 from mqtune.worker.host.processes import MemoryKills
 from mqtune.worker.host.scratch import Scratch
-from mqtune.worker.ports import NO_HOOKS, WorkerHooks
 from mqtune.worker.programs.experiments import ExperimentHere
 from mqtune.worker.programs.zygotes import Gone, ZygoteDied, ZygoteHandle
 from mqtune.worker.reports.outcome import LACKS_REPORTS, AttemptOutcome, RunResult, describe_noise

@@ -1,4 +1,4 @@
-"""A worker's slots with devices and zygotes, and its pause when it can't start attempts."""
+"""A worker's slots with devices and zygotes."""
 
 from __future__ import annotations
 
@@ -9,76 +9,23 @@ import time
 from collections.abc import Callable, Set as AbstractSet
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from mqtune.core.errors import CodeDiffers, MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.core.timing import Timing
+from mqtune.worker.attempts.back_off import BackOff
 from mqtune.worker.attempts.retries import Retries
+from mqtune.worker.hooks import NO_HOOKS, WorkerHooks
 from mqtune.worker.host.devices import SlotPlan
-from mqtune.worker.host.impairments import ImpairmentCause, Impairments
-from mqtune.worker.ports import NO_HOOKS, AttemptHere, ProgramPlace, SlotHere, WorkerHooks
+from mqtune.worker.host.impairments import Impairments
+from mqtune.worker.ports import AttemptHere, ProgramPlace, SlotHere
 from mqtune.worker.programs.experiments import ExperimentHere
 from mqtune.worker.programs.importers import ImporterHandle, Importers, ImportFailed, ImportKey, SlotZygotes
 from mqtune.worker.programs.preloads import NO_PRELOADS, Preloads
 from mqtune.worker.programs.zygotes import ZygoteDied, ZygoteHandle
 
 logger = logging.getLogger(__name__)
-
-#: The failed starts in a row after which the worker backs off; a trial fails after twice as many.
-FAILED_STARTS: Final = 3
-#: The first pause: the fault may be one experiment's, and others should not wait for it.
-BACK_OFF_S: Final = 5.0
-#: Each further failed start doubles the pause up to this, the longest time until a repaired worker is used again.
-LONGEST_BACK_OFF_S: Final = 300.0
-
-
-#: The steps of each attempt on a worker.
-Step = Literal["started", "ended"]
-
-
-class BackOff:
-    """Pauses a worker that can't start or end its attempts. Any thread may use it."""
-
-    def __init__(self, impairments: Impairments) -> None:
-        self._impairments = impairments
-        self._lock = threading.Lock()
-        #: The numbers of attempts in a row that could not be started, and ended.
-        self._in_a_row: dict[Step, int] = {"started": 0, "ended": 0}
-
-    @property
-    def _cause(self) -> ImpairmentCause | None:
-        return self._impairments.cause_of(WHOLE_WORKER, "starts")
-
-    def note_done(self, step: Step) -> None:
-        """Record that an attempt was started or ended."""
-        if self._in_a_row[step]:
-            with self._lock:
-                self._in_a_row[step], cause = 0, self._cause
-            if cause is not None:
-                self._impairments.lift(cause)
-
-    def note_problem(self, step: Step, problem: str) -> None:
-        """Record why an attempt could not be started or ended."""
-        with self._lock:
-            self._in_a_row[step] += 1
-            before = self._cause
-            # Attempts that come together fail together, and count as one try.
-            if self._in_a_row[step] < FAILED_STARTS or (before is not None and not self._impairments.is_due(before)):
-                return
-            last = problem.strip().splitlines()[-1] if problem.strip() else "?"
-            text = f"its last {self._in_a_row[step]} attempts could not be {step} ({last})"
-            pause_s = BACK_OFF_S if before is None else min(2 * before.pause_s, LONGEST_BACK_OFF_S)
-            cause = ImpairmentCause(text, f"an attempt is {step}", pause_s=pause_s)
-            self._impairments.put(
-                [WHOLE_WORKER], "starts", cause, says=f"{text}. It takes one to try in {pause_s:.0f} s"
-            )
-
-    @property
-    def allows(self) -> int | None:
-        """The number of attempts that may come: 0 in a pause, 1 to try after it, None for any."""
-        return None if (cause := self._cause) is None else int(self._impairments.is_due(cause))
-
 
 #: The type and the text of the error that keeps an attempt from running.
 Problem = tuple[str, str]

@@ -22,6 +22,7 @@ from mqtune.journal.server.clock import ServerClock
 from mqtune.journal.server.connection import RedisClient, account_of
 from mqtune.worker.attempts.attempt import AttemptRun, WorkerParts
 from mqtune.worker.attempts.slots import Slots, ZygoteFinder
+from mqtune.worker.hooks import WorkerHooks
 from mqtune.worker.host.devices import SlotPlan
 from mqtune.worker.host.impairments import Impairments
 from mqtune.worker.host.logs import Logs
@@ -30,7 +31,7 @@ from mqtune.worker.host.scratch import Scratch
 from mqtune.worker.loop.runtime import WorkerRuntime
 from mqtune.worker.loop.settings import WorkerSettings
 from mqtune.worker.loop.shutdown import shutdown_s
-from mqtune.worker.ports import MakeServices, WorkerHooks, WorkerHost, WorkerState, no_services
+from mqtune.worker.ports import MakeServices, WorkerHost, WorkerState, no_services
 from mqtune.worker.programs.experiments import Experiments
 from mqtune.worker.reports.uplink import Uplink
 

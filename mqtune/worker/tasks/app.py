@@ -1,4 +1,4 @@
-"""The worker's Celery app: its pool, its one task, and its transport.
+"""The worker's Celery app: its pool, its steps, and its one task.
 
 Celery carries ids of attempts and shows running trials. Everything that must not be lost is in the journal. On the
 worker's side, this module alone imports celery.
@@ -14,10 +14,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from queue import Empty
 from signal import SIG_IGN, SIGHUP, SIGKILL, getsignal
 from typing import Any, Final
-from weakref import WeakSet
 
 from celery import Celery, bootsteps, platforms
 from celery.app.events import Events
@@ -34,19 +32,18 @@ from celery.worker.request import Request
 from kombu.asynchronous import Hub
 from kombu.common import ignore_errors
 from kombu.entity import Queue
-from kombu.transport import TRANSPORT_ALIASES, redis as redis_transport
+from kombu.transport import TRANSPORT_ALIASES
 from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 
 from mqtune.core.errors import MqtuneError, TrialFailed
 from mqtune.core.json_lines import logged_as
 from mqtune.core.keys import TASK_NAME
-from mqtune.core.priorities import MESSAGE_ORDER
 from mqtune.core.resources import queue_name, queues_of
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import new_token
 from mqtune.journal.exchange.fleet import Fleet
-from mqtune.journal.server.connection import OneClient, RedisClient, connect
+from mqtune.journal.server.connection import RedisClient, connect
 from mqtune.journal.server.retry import retrying
 from mqtune.worker.attempts.attempt import AttemptRun, stop_s
 from mqtune.worker.attempts.retries import PUT_BACK_S
@@ -72,6 +69,7 @@ from mqtune.worker.tasks.consumer_watch import ConsumerWatch
 from mqtune.worker.tasks.flower import FlowerRows, Text, failure, latest_report
 from mqtune.worker.tasks.log_format import format_handlers
 from mqtune.worker.tasks.revokes import Revokes
+from mqtune.worker.tasks.transport import FollowingTransport, TrialTransport, close_unused_channels
 
 logger = logging.getLogger(__name__)
 
@@ -252,7 +250,9 @@ class TrialWorker(Worker):
         # Flower enables task events every five seconds, which is too late for the first trials.
         self.task_events: bool = self.task_events or self.app.is_watched
         # The URL of a socket can't name a transport class; this affects only the worker's own process.
-        one, following = (f"{__name__}:{transport.__name__}" for transport in (TrialTransport, FollowingTransport))
+        one, following = (
+            f"{transport.__module__}:{transport.__name__}" for transport in (TrialTransport, FollowingTransport)
+        )
         TRANSPORT_ALIASES.update({"redis": one, "rediss": one, "sentinel": following})
         prepared: dict[str, Any] = super().prepare_args(**kwargs)
         return prepared
@@ -411,7 +411,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             unused_s = settings.timing.unused_s
             app.client.close_unused(unused_s)
             # In the thread that opens channels.
-            worker.consumer.hub.call_soon(_close_unused, unused_s)
+            worker.consumer.hub.call_soon(close_unused_channels, unused_s)
 
         watch = ConsumerWatch(
             worker,
@@ -545,79 +545,3 @@ def _put_back(hub: Hub | None, request: Request | None) -> None:
             logger.info("the task of an attempt is not put back: %s", error)
 
     hub.call_soon(hub.call_later, PUT_BACK_S, publish)
-
-
-class _Consuming(OneClient):
-    """A channel of kombu's without acknowledgements and with one Redis client.
-
-    A base before kombu's class.
-    """
-
-    closed: bool
-
-    def __init__(self, *args: object, **options: object) -> None:
-        super().__init__(*args, **options)
-        self.priority_steps = [*MESSAGE_ORDER]
-        _channels.add(self)
-
-    def priority(self, n: int) -> int:
-        """Return the priority whose list takes a message; kombu's own goes by their numbers."""
-        return n if n in MESSAGE_ORDER else 0
-
-    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Do nothing: the worker's queue is consumed without acknowledgements."""
-
-    def _brpop_read(self, **options: Any) -> Any:
-        # kombu's class follows this one among the bases.
-        return _drop_malformed(partial(super()._brpop_read, **options))  # type: ignore[misc]
-
-    def _receive_one(self, client: Any) -> Any:
-        return _drop_malformed(partial(super()._receive_one, client))  # type: ignore[misc]
-
-
-#: The worker's channels: one to consume, one for remote commands, one for events.
-_channels: Final[WeakSet[_Consuming]] = WeakSet()
-
-
-def _close_unused(for_s: float) -> None:
-    for channel in tuple(_channels):
-        if not channel.closed:
-            channel.close_unused(for_s)
-
-
-class TrialChannel(_Consuming, redis_transport.Channel):
-    """Such a channel to one server."""
-
-
-class FollowingChannel(_Consuming, redis_transport.SentinelChannel):
-    """Such a channel to the master that Sentinels name."""
-
-
-class _Sparing:
-    """A transport of kombu's with few connections; a base before kombu's class."""
-
-    def register_with_event_loop(self, connection: object, loop: object) -> None:
-        """Begin to consume. The eight connections of the preparation are too many for a thousand workers."""
-        super().register_with_event_loop(connection, loop)  # type: ignore[misc]
-        _close_unused(0)
-
-
-class TrialTransport(_Sparing, redis_transport.Transport):
-    """kombu's Redis transport with the channel above."""
-
-    Channel = TrialChannel
-
-
-class FollowingTransport(_Sparing, redis_transport.SentinelTransport):
-    """kombu's transport that follows a master, likewise."""
-
-    Channel = FollowingChannel
-
-
-def _drop_malformed(read: Callable[[], Any]) -> Any:
-    """Read and handle a message. Drop a malformed message, which would end the worker."""
-    try:
-        return read()
-    except (TypeError, ValueError, LookupError, AttributeError, RecursionError):
-        logger.warning("a malformed message was dropped", exc_info=True)
-        raise Empty from None

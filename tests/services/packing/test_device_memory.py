@@ -18,8 +18,7 @@ from waiting import eventually
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.services.packing.device_memory import KEPT_BYTES, TOLERANCE_BYTES, DeviceMemory
-from mqtune.worker import Impairments, Slot, SlotPlan
-from mqtune.worker.ports import WorkerHooks
+from mqtune.worker import Impairments, Slot, SlotPlan, WorkerHooks
 
 GB = 1_000_000_000
 MB = 1_000_000

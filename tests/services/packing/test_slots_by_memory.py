@@ -14,8 +14,8 @@ from waiting import eventually
 
 from mqtune.core.events import WorkerInfo
 from mqtune.services.packing.room import SharedMemory
-from mqtune.worker import ImpairmentCause, Impairments, Slot, Slots, plan_slots
-from mqtune.worker.ports import AttemptHere, WorkerHooks, WorkerState
+from mqtune.worker import ImpairmentCause, Impairments, Slot, Slots, WorkerHooks, plan_slots
+from mqtune.worker.ports import AttemptHere, WorkerState
 
 GB = 10**9
 

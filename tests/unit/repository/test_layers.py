@@ -52,13 +52,13 @@ ROOMS: Final = {
         "files",
         "lock memory memory_server published redis states stream",
     ),
-    "worker": ("host", "programs", "reports", "ports", "attempts", "loop", "tasks"),
-    "driver": ("setup", "writing", "ports", "rules", "path", "loop", "driver", "trials"),
+    "worker": ("host", "programs", "reports", "ports", "hooks", "attempts", "loop", "tasks"),
+    "driver": ("setup", "writing", "ports", "hooks", "rules", "path", "loop", "driver", "trials"),
 }
 #: Modules that alone may import something from outside, by the import.
 ALONE: Final = {
     "celery": {"worker/tasks/app.py", "backends/celery.py"},
-    "kombu": {"worker/tasks/app.py", "backends/celery.py"},
+    "kombu": {"worker/tasks/app.py", "worker/tasks/transport.py", "backends/celery.py"},
     "redis": {"journal/", "services/", "backends/local/server.py"},
     "click": {"cli/", "__main__.py"},
     "rich": {"results/", "cli/"},
