@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def given_of(**arguments: object) -> dict[str, object]:
-    """Return the given arguments: all except None, empty texts and empty lists."""
+    """Return the arguments by name, without those that are None, an empty text or an empty list."""
     return {name: value for name, value in arguments.items() if value is not None and value not in ("", [])}
 
 
@@ -71,14 +71,14 @@ def optional_seconds(argument: str, value: object) -> float | None:
 
 
 def flag(owner: str, argument: str, value: object) -> bool:
-    """Return True or False."""
+    """Return a boolean."""
     if not isinstance(value, bool):
         raise ConfigurationError(f"{_given(owner, argument, value)} is neither True nor False")
     return value
 
 
 def name(owner: str, argument: str, value: object, hint: str) -> str:
-    """Return a string that is not empty. The error says *hint*."""
+    """Return a string that is not empty. The error ends with *hint*."""
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{_given(owner, argument, value)} is not a name; give {hint}")
     return value

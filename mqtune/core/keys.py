@@ -6,8 +6,8 @@ The fleet, shared by all experiments::
     mqtune:workers                  zset    worker -> server time (ms) at which its heartbeat expires
     mqtune:worker:<worker>          string  msgpack description of the worker; expires soon after the heartbeat
     mqtune:name:<worker>            string  token of the process with this worker name; expires with the heartbeat
-    mqtune:drain:<worker>           string  start of the worker that has to drain, and disabled devices; expires
-                                            without devices
+    mqtune:drain:<worker>           string  msgpack of an operator's orders to the worker: the process that has to
+                                            drain, and the disabled devices; expires if there are no devices
     mqtune:control[/<db>]:<worker>  channel msgpack list of [experiment, trial, attempt, orders]; hints; the trial's
                                             hash is authoritative; <db> is the database number, left out for 0
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
@@ -30,8 +30,8 @@ The fleet, shared by all experiments::
                                             mqtune.services.ownership.audit)
     mqtune:submissions              zset    submission that has not ended -> server time (ms) at which its worker's
                                             claim expires; without a worker, when it was submitted or returned
-    mqtune:unacked                  hash    Celery's unacknowledged messages. mqtune acknowledges none. Under kombu's
-                                            own names all Celery applications on the server would share them
+    mqtune:unacked                  hash    messages that Celery's workers have received and not acknowledged. With
+                                            kombu's own key, all Celery applications on the server would share them
     mqtune:unacked:index            zset    their ids -> time of receipt
     mqtune:unacked:mutex            string  lock of the process that checks them; expires
     mqtune:quota:<pattern>          zset    running "<experiment>/<trial>" under that quota -> server time (ms) at
@@ -84,7 +84,7 @@ One experiment ``E``::
                                             signature   proof that the sender has the workers' key
                                             state       waiting | running | ended
                                             run         number of its newest run
-                                            before      number of the last run before the submission
+                                            before      number of the last run of an earlier submission of this name
                                             worker      newest worker that claimed it
                                             token       of that claim; later calls must carry it
                                             began       server time (ms) of that claim
@@ -205,7 +205,7 @@ _OF_EXPERIMENT: Final = re.compile(r"mqtune:x:\{([^{}]*)\}:.*")
 
 
 def experiment_of(key: str) -> str:
-    """Return the experiment that owns a key, or an empty text."""
+    """Return the name of the experiment that owns a key, or an empty text."""
     matched = _OF_EXPERIMENT.fullmatch(key)
     return matched[1] if matched and is_name(matched[1]) else ""
 
@@ -214,7 +214,7 @@ class ExperimentKeys:
     """The keys and the channel of one experiment.
 
     Args:
-        db: database number. Only the channel's name depends on it.
+        db: database number. Only the channel's name depends on it, because databases share channels.
     """
 
     def __init__(self, experiment: str, db: int = 0) -> None:
@@ -223,7 +223,7 @@ class ExperimentKeys:
         #: The driver's identity and epoch. Workers need not read it.
         self.driver = f"{prefix}:driver"
         self.journal = f"{prefix}:journal"
-        #: Index of the chapters. Workers may not write it, or one could end drivers.
+        #: Index of the chapters. Workers must not write it: a false entry would end drivers.
         self.chapters = f"{prefix}:chapters"
         #: Channel for entries that are appended to the journal.
         self.metrics = f"{prefix}:metrics{_of_database(db)}"

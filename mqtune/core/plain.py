@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T")
-#: A number of things, and the number of an attempt.
+#: A number of things.
 Count = Annotated[int, msgspec.Meta(ge=0)]
+#: The number of an attempt, from 1.
 AttemptNumber = Annotated[int, msgspec.Meta(ge=1)]
-#: The field in an error of msgspec's.
+#: The part of msgspec's error text that names the field.
 _PLACE: Final = re.compile(r" - at .*?`\$\.(\w+).*", re.DOTALL)
 
 
@@ -41,7 +42,7 @@ def from_plain(kind: type[T], plain: object) -> T:
 
 def field_values(value: DataclassInstance) -> Body:
     """Return the values of a dataclass's fields, by their names."""
-    return {name: getattr(value, name) for name in _usual(type(value))}
+    return {name: getattr(value, name) for name in _defaults(type(value))}
 
 
 def to_plain(value: object) -> Any:
@@ -55,12 +56,12 @@ def to_plain(value: object) -> Any:
 
 def unusual_fields(value: DataclassInstance) -> Body:
     """Return the fields that differ from their defaults, for messages that are sent often."""
-    usual = _usual(type(value))
-    return {name: own for name, own in field_values(value).items() if own != usual[name]}
+    defaults = _defaults(type(value))
+    return {name: own for name, own in field_values(value).items() if own != defaults[name]}
 
 
 @cache
-def _usual(kind: type[DataclassInstance]) -> Body:
+def _defaults(kind: type[DataclassInstance]) -> Body:
     """Return the defaults of a dataclass's fields, by their names."""
     return {
         attribute.name: attribute.default
@@ -75,7 +76,7 @@ class RowConverter(Generic[T]):
 
     Args:
         kind: the dataclass.
-        types: the types of fields with another form in rows, by name.
+        types: the types of those fields that have another type in rows, by name.
     """
 
     def __init__(self, kind: type[T], **types: object) -> None:

@@ -318,7 +318,7 @@ def test_a_trial_may_be_lost_as_often_as_was_said(max_lost: int, times: int, sta
         ("", "", 7, "handed_back by w@a"),
         ("ModuleNotFoundError", "on worker w@a:\nno torch", None, "could not be started by w@a: ModuleNotFoundError: no torch"),
         (DEVICE_BROKEN, "CUDA error: ECC", 7, "device 0,1 of w@a is broken: DeviceBroken: CUDA error: ECC"),
-        (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "handed_back by w@a, which could not end it: "),
+        (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "handed_back by w@a after an error of the worker: "),
     ],
 )  # fmt: skip
 def test_an_attempt_that_is_handed_back(

@@ -169,12 +169,12 @@ class MyBound(mqtune.schedulers.stopping.MaximumIteration):
 @pytest.mark.parametrize(
     ("rebuild", "thing", "what"),
     [
-        (Scheduler.rebuild, MyASHA(9), "the scheduler is of a class of your own, .*:MyASHA"),
+        (Scheduler.rebuild, MyASHA(9), "the scheduler is an object of your own class .*:MyASHA"),
         *(
-            (lambda d: searcher_of(d, SPACE), searcher, "the searcher is of a class of your own, .*:MyRandom")
+            (lambda d: searcher_of(d, SPACE), searcher, "the searcher is an object of your own class .*:MyRandom")
             for searcher in (MyRandom(SPACE), InitialPoints([], MyRandom(SPACE), space=SPACE))
         ),
-        (StopRule.rebuild, MyBound(3) | {"loss": 1}, "the rule is of a class of your own, .*:MyBound"),
+        (StopRule.rebuild, MyBound(3) | {"loss": 1}, "the rule is an object of your own class .*:MyBound"),
         (StopRule.rebuild, as_rule(lambda trial, report: False), "the rule is a function of yours, .*<lambda>"),
         (
             Scheduler.rebuild,

@@ -46,7 +46,7 @@ ONE_NUMBER = {"x": mqtune.uniform(0, 1)}
     [
         (["loss", "speed"], ["min"], r"metric=\['loss', 'speed'\], mode=\['min'\]: give one mode for each metric"),
         ([], [], "give one mode for each metric, at least one"),
-        (["loss", "loss"], "min", "a metric is there twice"),
+        (["loss", "loss"], "min", "a metric is given twice"),
         (["loss", ""], "min", "metric='' is not a name"),
         (["loss", "speed"], ["min", "most"], "mode='most' is neither 'min' nor 'max'"),
         (3, "min", "metric=3 is not a name"),
@@ -166,22 +166,22 @@ class Own(StopRule):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"scheduler": mqtune.ASHA(9)}, "ASHA goes by one metric, and .* has 'loss' and 'speed': give mqtune.MOASHA"),
-        ({"scheduler": mqtune.PromotionASHA(9)}, "PromotionASHA goes by one metric"),
-        ({"scheduler": mqtune.HyperBand(9)}, "HyperBand goes by one metric"),
-        ({"scheduler": mqtune.MedianStopping()}, "MedianStopping goes by one metric"),
-        ({"scheduler": mqtune.PBT(2, ONE_NUMBER)}, "PBT goes by one metric"),
-        ({"stop": mqtune.TargetReached(1)}, "TargetReached goes by one metric.*give one that names its metric"),
-        ({"stop": mqtune.TimeLimit(3) | mqtune.TrialPlateau()}, "TrialPlateau goes by one metric"),
-        ({"stop": mqtune.ExperimentPlateau()}, "ExperimentPlateau goes by one metric"),
+        ({"scheduler": mqtune.ASHA(9)}, "ASHA supports one metric, and .* has 'loss' and 'speed': give mqtune.MOASHA"),
+        ({"scheduler": mqtune.PromotionASHA(9)}, "PromotionASHA supports one metric"),
+        ({"scheduler": mqtune.HyperBand(9)}, "HyperBand supports one metric"),
+        ({"scheduler": mqtune.MedianStopping()}, "MedianStopping supports one metric"),
+        ({"scheduler": mqtune.PBT(2, ONE_NUMBER)}, "PBT supports one metric"),
+        ({"stop": mqtune.TargetReached(1)}, "TargetReached supports one metric.*give one that names its metric"),
+        ({"stop": mqtune.TimeLimit(3) | mqtune.TrialPlateau()}, "TrialPlateau supports one metric"),
+        ({"stop": mqtune.ExperimentPlateau()}, "ExperimentPlateau supports one metric"),
         ({"stop": mqtune.ExperimentPlateau("speed", mode="min")}, "of which the experiment wants the max"),
         ({"stop": mqtune.ExperimentPlateau("accuracy")}, "'accuracy' is not the experiment's metric"),
         (
             {"searcher": mqtune.Repeater("x"), "space": {"x": mqtune.choice([1, 2]), "y": mqtune.uniform(0, 1)}},
-            'Repeater goes by one metric.*searcher="tpe"',
+            'Repeater supports one metric.*searcher="tpe"',
         ),
-        ({"searcher": mqtune.WarmStart([({"x": 1}, 0.5)])}, "WarmStart goes by one metric"),
-        ({"stop": Own()}, "Own goes by one metric"),
+        ({"searcher": mqtune.WarmStart([({"x": 1}, 0.5)])}, "WarmStart supports one metric"),
+        ({"stop": Own()}, "Own supports one metric"),
     ],
 )
 def test_what_goes_by_one_metric_is_refused_when_the_tuner_is_made(given: dict[str, Any], says: str) -> None:
