@@ -80,7 +80,7 @@ def decode_value(data: bytes) -> Any:
 
 
 def is_version(version: object, known: int) -> bool:
-    """Whether a message's version is *known*. True and 1.0 equal 1, and are not version 1."""
+    """Whether a message's version is *known*. True and 1.0 don't count as version 1."""
     return type(version) is int and version == known
 
 
@@ -113,7 +113,7 @@ def as_number(value: Any) -> Any:
 
 
 def _plain_metric(value: Any) -> Any:
-    """Return an array without dimensions as a number, and one with a dimension as a list.
+    """Return an array without dimensions as a number, and an array with one dimension as a list.
 
     Missing values become NaN.
     """

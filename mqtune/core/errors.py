@@ -15,7 +15,7 @@ class ConfigurationError(MqtuneError, ValueError):
 
 
 class ReportInvalid(MqtuneError, TypeError):
-    """A report has a value that can't be sent, or a name that is no string."""
+    """A report has a value that can't be sent, or a name that is not a string."""
 
 
 class ReportTooLarge(ConfigurationError):

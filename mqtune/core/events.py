@@ -176,7 +176,7 @@ class TrialStaged(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told(_Body):
-    """The driver accepts a report of an attempt outside. The report follows this event."""
+    """The driver accepts a report of an attempt that a person evaluates. The event carries it."""
 
     KIND: ClassVar[str] = "told"
     trial: TrialId
@@ -266,7 +266,7 @@ class CheckpointSaved(_Body):
 class CheckpointsDropped(_Body):
     """The driver deletes unused checkpoints. From now on nothing can start from them.
 
-    Without a cursor, the server has lost them, and this event came with the restored journal.
+    If the event has no cursor, Redis had lost the checkpoints, and the event was added when the journal was restored.
     """
 
     KIND: ClassVar[str] = "dropped"

@@ -187,7 +187,7 @@ class Experiment:
 
     @property
     def live(self) -> int:
-        """The number of open attempts for workers."""
+        """The number of attempts that run on a worker or wait for one."""
         return len(self.busy)
 
     @property

@@ -185,7 +185,7 @@ def quota_key(pattern: str) -> str:
 
 
 def drain_key(worker: str) -> str:
-    """Return the key of a worker's order to drain."""
+    """Return the key of an operator's orders to a worker: to drain, and to disable devices."""
     return f"mqtune:drain:{worker}"
 
 
@@ -255,7 +255,7 @@ class ExperimentKeys:
         return self._asked + worker
 
     def log(self, token: str) -> str:
-        """Return the key of the answer to one request."""
+        """Return the key of the answer to a request for output. *token* identifies the request."""
         return self._log + token
 
     def usage(self, worker: str) -> str:

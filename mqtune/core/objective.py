@@ -171,7 +171,7 @@ class Objective:
         return tuple(numbers) if len(numbers) == len(self.metrics) else None
 
     def point(self, metrics: Metrics) -> Point | None:
-        """Return the values in a report with lower as better. None if one is not a number."""
+        """Return the metrics' values with signs so that lower is better. None if one is missing."""
         values = self.values(metrics)
         if values is None:
             return None
@@ -193,7 +193,7 @@ def _is_constraint(given: object) -> bool:
 
 
 class GoesByObjective:
-    """Base of schedulers, searchers and stop rules, because all of them depend on the objective."""
+    """Base of schedulers, searchers and stop rules. It checks and stores the objective."""
 
     #: Whether it supports several metrics.
     takes_several: bool = False

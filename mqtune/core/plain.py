@@ -26,7 +26,7 @@ _PLACE: Final = re.compile(r" - at .*?`\$\.(\w+).*", re.DOTALL)
 
 
 def from_plain(kind: type[T], plain: object) -> T:
-    """Return an object of *kind*, made of plain values. Unknown fields are ignored.
+    """Make an object of *kind* from plain values. Unknown fields are ignored.
 
     Raises:
         TypeError: a field is missing, or its value has the wrong type. The text has the field and the value.
@@ -49,7 +49,7 @@ def to_plain(value: object) -> Any:
     """Return dataclasses as dicts, enums as their values, and NumPy scalars as numbers.
 
     Raises:
-        TypeError: it holds something else.
+        TypeError: *value* contains something else.
     """
     return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=as_number)
 

@@ -50,7 +50,8 @@ class Resources(KnownArguments):
             memory. A slot there offers all memory of a GPU.
         machines: number of workers on which each trial runs at the same time, as one gang. With ``gpus=8, machines=2``
             it has a slot with 8 GPUs on each of two. All start together or none.
-        seats: the same, but several of its slots may be on one worker. Give one of the two.
+        seats: number of slots in which each trial runs at the same time, as one gang. Several of them may be on one
+            worker. Give either *machines* or *seats*.
         tags: further properties of the slot, by names that the workers' operator has chosen, such as ``a100`` or
             ``nvlink``: small letters, digits, dashes and underscores. Kept as a frozenset.
 

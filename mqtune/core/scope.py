@@ -1,4 +1,4 @@
-"""Scopes: the value by which a trial is ranked."""
+"""Scopes: how a trial's ranking value is computed from the values of its reports."""
 
 from __future__ import annotations
 

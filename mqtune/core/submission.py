@@ -45,7 +45,7 @@ class Submission(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Submission:
-        """Return the encoded submission. Unknown fields are ignored.
+        """Decode a submission. Unknown fields are ignored.
 
         Raises:
             MessageVersionError: the version is unknown, or the bytes are not a submission.
