@@ -21,35 +21,40 @@ from mqtune.core.trial import CheckpointId
 from mqtune.journal.base import Chapter, Entry, Journal, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, entries_of
 
-#: The bytes of a chapter's entries. A hundred experiments with twice as much in Redis, as single reports, take some 950
-#: MB there. Of a small budget a chapter is this part, so that there is room before reports wait.
+#: The bytes of a chapter's entries. Redis needs about 950 MB for a hundred experiments with twice as many bytes of
+#: single reports.
 CHAPTER_BYTES: Final = 4 * 2**20
-_OF_BUDGET: Final = 4
-#: The prefix of its id, which no checkpoint of a trial has.
-_BEGINS: Final = "journal."
-#: Returns up to a number of the server's entries after an id, and the id of the last entry in a chapter, or nothing. It
-#: may wait for the first entry.
+#: If the journal's budget is small, a chapter is this part of it. So a chapter can be moved before reports have to
+#: wait.
+_BUDGET_DIVISOR: Final = 4
+#: The prefix of a chapter's id. No checkpoint of a trial has it.
+_PREFIX: Final = "journal."
+#: Reads entries from the server. The arguments are the id to read after, the most entries, and whether to wait for the
+#: first. It returns the entries and the id of the last entry in a chapter, or an empty text.
 _ReadServer = Callable[[str, int, bool], tuple[list[Entry], str]]
 T = TypeVar("T")
 
 
 def chapter_bytes(budget: int) -> int:
-    """Return the bytes of a chapter, from its journal's budget in bytes (0: no limit)."""
-    return min(CHAPTER_BYTES, max(1, budget // _OF_BUDGET)) if budget else CHAPTER_BYTES
+    """Return the size of a chapter in bytes.
+
+    *budget* is the journal's limit in bytes; 0 for no limit.
+    """
+    return min(CHAPTER_BYTES, max(1, budget // _BUDGET_DIVISOR)) if budget else CHAPTER_BYTES
 
 
 def checkpoints_in(store: CheckpointStore) -> list[CheckpointId]:
-    """Return the ids of a store's checkpoints, without chapters."""
-    return [id_ for id_ in store.ids() if not id_.startswith(_BEGINS)]
+    """Return the ids in a store without those of chapters."""
+    return [id_ for id_ in store.ids() if not id_.startswith(_PREFIX)]
 
 
 def encode_chapters(chapters: Sequence[Chapter]) -> bytes:
-    """Return chapters in Redis' form, a line each."""
+    """Encode the list of chapters for Redis, one line for each."""
     return "".join(f"{' '.join(map(str, chapter))}\n" for chapter in chapters).encode()
 
 
 def decode_chapters(data: bytes | None) -> list[Chapter]:
-    """Return the chapters in such lines.
+    """Decode the list of chapters.
 
     Raises:
         MessageVersionError: a line is malformed.
@@ -59,17 +64,19 @@ def decode_chapters(data: bytes | None) -> list[Chapter]:
         try:
             id_, first, last, entries, size = line.decode().split(" ")
             chapter = Chapter(CheckpointId(id_), first, last, int(entries), int(size))
-            is_sound = is_id(id_) and id_.startswith(_BEGINS) and entry_order(first) <= entry_order(last)
+            is_sound = is_id(id_) and id_.startswith(_PREFIX) and entry_order(first) <= entry_order(last)
         except ValueError:
             is_sound = False
         if not is_sound:
-            raise MessageVersionError(f"{line[:100]!r} is no chapter of a journal: something else has written to it")
+            raise MessageVersionError(
+                f"the journal's list of chapters has the line {line[:100]!r}, which mqtune did not write"
+            )
         chapters.append(chapter)
     return chapters
 
 
 class PackedChapter(NamedTuple):
-    """A chapter from a journal's copy, the bytes of its file, and its end's offset in the copy."""
+    """A chapter cut from a journal's copy. ``end`` is the offset in the copy where it ends."""
 
     chapter: Chapter
     data: bytes
@@ -77,9 +84,10 @@ class PackedChapter(NamedTuple):
 
 
 def cut_chapters(copy: Path, offset: int, size: int) -> Iterator[PackedChapter]:
-    """Yield the chapters of a copy, from an offset on, each of *size* bytes or a little more.
+    """Yield the chapters of a copy from the byte *offset* on.
 
-    A rest that is too short for one is left. Two drivers make the same files from the same entries.
+    Each has *size* bytes or a little more. The remaining entries, which are too few for a chapter, are not yielded.
+    Different drivers make equal files from equal entries.
 
     Raises:
         OSError, MessageVersionError: the copy can't be read.
@@ -97,12 +105,12 @@ def cut_chapters(copy: Path, offset: int, size: int) -> Iterator[PackedChapter]:
 
 
 def _id(last: str, data: bytes) -> CheckpointId:
-    # Without a dash it is of no trial.
-    return CheckpointId(f"{_BEGINS}{last.replace('-', '.')}.{hashlib.sha256(data).hexdigest()}")
+    # The id has no dash, so no trial can be read from it.
+    return CheckpointId(f"{_PREFIX}{last.replace('-', '.')}.{hashlib.sha256(data).hexdigest()}")
 
 
 def keep_chapter(store: CheckpointStore, cut: PackedChapter) -> None:
-    """Save a chapter in a store, on its disk, unless the store has it.
+    """Save a chapter in a store. Do nothing if the store has it.
 
     Raises:
         StoreUnavailable: the store can't be reached, or is full.
@@ -117,16 +125,16 @@ def keep_chapter(store: CheckpointStore, cut: PackedChapter) -> None:
         remove_tree(folder)
 
 
-#: When this process began to read a store, by the store's URL.
+#: The reads in progress of this process: the time of their start, by the store's URL.
 _reading: Final[dict[str, float]] = {}
 _reading_changed: Final = threading.Condition()
 
 
-def _answered(url: str, read: Callable[[], T], answer_s: float) -> T:
-    """Call *read*, which reads a store, once no other thread reads it.
+def _read_with_timeout(url: str, read: Callable[[], T], answer_s: float) -> T:
+    """Call *read*, which reads from the store *url*, and return its result.
 
-    A mount that hangs never answers, and its reader can't be ended. So a store has one reader at a time, in a thread
-    for which the process does not wait. No further reader waits for a store that has not answered.
+    One thread at a time reads a store. A file system that hangs never answers, and a thread that reads it can't be
+    ended. So at most one thread hangs for each store, and the process can end without it.
 
     Raises:
         StoreUnavailable: the store does not answer within *answer_s* seconds.
@@ -161,38 +169,35 @@ def _answered(url: str, read: Callable[[], T], answer_s: float) -> T:
 
 
 class ChapterReader:
-    """Reads a journal across its chapters and its server; any thread may use it.
+    """Reads a journal's entries from its chapters and from its server. Any thread may use it.
 
-    The entries of one chapter stay in memory as long as reads are served from it.
-
-    Args:
-        journal: the journal.
+    The entries of one chapter stay in memory while reads continue in it.
     """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._lock = threading.Lock()
         self._store: CheckpointStore | None = None
-        #: The URL of its store, once that was read.
-        self._place = ""
+        #: The URL of the journal's store; empty until it is needed.
+        self._url = ""
         #: The open chapter, and its entries.
         self._open: tuple[CheckpointId, list[Entry]] | None = None
 
     def read(self, after: str, count: int, read_server: _ReadServer) -> list[Entry]:
-        """Return up to *count* entries after an id, from the store or the server; fewer at the end.
+        """Return up to *count* entries after an id. It returns fewer only at the journal's end.
 
         Raises:
             ChapterUnavailable: a chapter can't be read.
         """
         entries: list[Entry] = []
         while len(entries) < count:
-            part = self._read_on(after, count - len(entries))
+            part = self._read_open(after, count - len(entries))
             if not part:
                 on_server, head = read_server(after, count - len(entries), not entries)
-                # It was read together with the entries, so none can have left in between.
+                # The head was read together with the entries, so none can have moved into a chapter in between.
                 if not head or entry_order(after) >= entry_order(head):
                     return entries + on_server if entries else on_server
-                part = self._turn_to(after)[: count - len(entries)]
+                part = self._open_at(after)[: count - len(entries)]
             entries += part
             after = part[-1].id
         return entries
@@ -201,22 +206,25 @@ class ChapterReader:
         """Return whether a chapter has an entry.
 
         Raises:
-            ChapterUnavailable: the chapter that would have it can't be read.
+            ChapterUnavailable: the chapter that would have the entry can't be read.
         """
-        place = entry_order(entry)
+        order = entry_order(entry)
         chapters = self._journal.chapters()
-        at = bisect_left(chapters, place, key=lambda chapter: entry_order(chapter.last))
+        at = bisect_left(chapters, order, key=lambda chapter: entry_order(chapter.last))
         if at == len(chapters):
             return False
         if entry in (chapters[at].first, chapters[at].last):
             return True
         with self._lock:
             entries = self._entries(chapters[at])
-        position = bisect_left(entries, place, key=_order)
+        position = bisect_left(entries, order, key=_order)
         return position < len(entries) and entries[position].id == entry
 
-    def _read_on(self, after: str, count: int) -> list[Entry]:
-        """Return the entries after an id from the open chapter, or close it if it lacks that id."""
+    def _read_open(self, after: str, count: int) -> list[Entry]:
+        """Return the entries after *after* in the open chapter.
+
+        Close a chapter that does not have them.
+        """
         if self._open is None:
             return []
         with self._lock:
@@ -229,12 +237,12 @@ class ChapterReader:
             self._open = None
         return []
 
-    def _turn_to(self, after: str) -> list[Entry]:
-        """Open the chapter with the entry after an id, and return its entries from that one on."""
+    def _open_at(self, after: str) -> list[Entry]:
+        """Open the chapter with the next entry after *after*. Return its entries from that one on."""
         chapters = self._journal.chapters()
         at = bisect_right(chapters, entry_order(after), key=lambda chapter: entry_order(chapter.last))
         if at == len(chapters):
-            raise self._unavailable(f"there is none with the entry after {after}")
+            raise self._unavailable(f"no chapter has the entry after {after}")
         with self._lock:
             entries = self._entries(chapters[at])
         return entries[bisect_right(entries, entry_order(after), key=_order) :]
@@ -246,8 +254,10 @@ class ChapterReader:
 
     def _fetched(self, chapter: Chapter) -> list[Entry]:
         try:
-            self._place = self._place or self._url()
-            return _answered(self._place, lambda: self._read_chapter(chapter), self._journal.timing.chapter_answer_s)
+            self._url = self._url or self._stored_url()
+            return _read_with_timeout(
+                self._url, lambda: self._read_chapter(chapter), self._journal.timing.chapter_answer_s
+            )
         except StoreUnavailable as error:
             raise self._unavailable(f"{chapter.id} can't be read: {error}") from error
 
@@ -258,7 +268,7 @@ class ChapterReader:
             self._found_store().fetch(chapter.id, target)
             file = target / JOURNAL_FILE
             if _id(chapter.last, file.read_bytes()) != chapter.id:
-                raise self._unavailable(f"{chapter.id} has another content than its name says")
+                raise self._unavailable(f"the content of {chapter.id} was changed")
             with file.open("rb") as read:
                 entries = [entry for entry, _ in entries_of(read)]
         except (MqtuneError, OSError) as error:
@@ -268,24 +278,24 @@ class ChapterReader:
         finally:
             remove_tree(folder)
         if not entries or (entries[0].id, entries[-1].id) != (chapter.first, chapter.last):
-            raise self._unavailable(f"{chapter.id} has other entries than the server says")
+            raise self._unavailable(f"{chapter.id} does not have the entries that the server lists for it")
         return entries
 
     def _found_store(self) -> CheckpointStore:
         if self._store is None:
-            self._store = self._journal.chapter_store or open_store(self._url())
+            self._store = self._journal.chapter_store or open_store(self._stored_url())
         return self._store
 
-    def _url(self) -> str:
+    def _stored_url(self) -> str:
         kept = self._journal.definition()
         return "" if kept is None else str(decode_definition(self._journal.experiment, kept).get("store", ""))
 
     def _unavailable(self, why: str) -> ChapterUnavailable:
         name = self._journal.experiment
         return ChapterUnavailable(
-            f"the oldest entries of experiment {name!r} are in chapters of its journal, files in its store "
-            f"{without_secrets(self._url().partition('#')[0]) or '(none)'}, and {why}. Read it where that store can be "
-            f"reached, or on the machine of its driver, whose folder has all of it: mqtune show {name}"
+            f"the oldest journal entries of experiment {name!r} are in files (chapters) in its store "
+            f"{without_secrets(self._stored_url().partition('#')[0]) or '(none)'}, and {why}. Run `mqtune show {name}` "
+            f"where that store can be reached, or on the driver's machine, which has a copy of all entries"
         )
 
 

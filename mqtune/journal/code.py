@@ -1,4 +1,4 @@
-"""A bundle of an experiment or a submission on its server, from which workers fetch it."""
+"""Code bundles of experiments and submissions in Redis, from where workers fetch them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _Field = bytes | bytearray | memoryview | str | int | float
 
 
 class CodeExchange:
-    """The bundle of one experiment, in a key that a worker's account can read and not write.
+    """Stores and fetches the code bundle of one experiment. A worker's account can only read it.
 
     Args:
         client: a checked connection.
         experiment: the experiment's name.
-        submitted: whether the bundle of the submission of that name is meant, which a driver alone may read.
-        patience_s: how long calls are repeated while the server is away.
-        closing: once set, calls stop trying.
+        submitted: whether to use the bundle of the submission of that name instead. Only a driver's account may read
+            it.
+        patience_s: how long calls are retried while the server is missing.
+        closing: once set, calls are not retried.
     """
 
     def __init__(
@@ -44,9 +45,9 @@ class CodeExchange:
         self._closing = closing
 
     def put(self, bundle: Bundle, signature: str, *, before: str = "") -> None:
-        """Leave a bundle there, signed, in place of any other but that of the digest *before*.
+        """Store a signed bundle, and delete all others except the one with the digest *before*.
 
-        An existing bundle is only signed.
+        If the server already has the bundle, only its signature is written.
 
         Raises:
             BrokerUnavailable: no server answers.
@@ -54,7 +55,7 @@ class CodeExchange:
         fields: dict[_Field, _Field] = {bundle.digest + _SIGNATURE: signature}
 
         def write() -> None:
-            # redis-py's types allow for the answers of other settings.
+            # redis-py's types include the results of other settings.
             names = cast("list[bytes]", self._client.hkeys(self._key))
             others = {name.decode(errors="replace") for name in names}
             if bundle.digest not in others:
@@ -69,26 +70,23 @@ class CodeExchange:
         retrying(write, patience_s=self._patience_s, closing=self._closing)
 
     def signature(self, digest: str) -> str | None:
-        """Return the signature of the bundle of a digest, as somebody has written it.
-
-        Return None if there is no such bundle.
-        """
+        """Return the unchecked signature of the bundle with this digest, or None if it is missing."""
         signature = self._get(digest + _SIGNATURE)
         return None if signature is None else signature.decode(errors="replace")
 
     def bundle(self, digest: str) -> Bundle | None:
-        """Return the bundle of a digest, unchecked.
+        """Return the unchecked bundle with this digest.
 
-        Return None if it is not there, or larger than any that a driver brings.
+        None if it is missing or too large for a bundle.
         """
         data = self._get(digest)
         return None if data is None else Bundle(digest, data)
 
     def _get(self, name: str) -> bytes | None:
-        def look() -> bytes | None:
+        def fetch() -> bytes | None:
             # An account with write access could fill a worker's memory.
             if not 0 < self._client.hstrlen(self._key, name) <= 2 * MOST_BYTES:
                 return None
             return cast("bytes | None", self._client.hget(self._key, name))
 
-        return retrying(look, patience_s=self._patience_s, closing=self._closing)
+        return retrying(fetch, patience_s=self._patience_s, closing=self._closing)

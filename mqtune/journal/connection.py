@@ -1,4 +1,4 @@
-"""Checked connections to Redis, and broker URLs for redis-py, Celery and messages."""
+"""Connections to Redis with clear errors, and broker URLs for redis-py, Celery and messages."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ T = TypeVar("T")
 
 
 class _Packer(HiredisRespSerializer):
-    """Packs commands as redis-py does, but makes numbers text before.
+    """Packs commands as redis-py does, but turns numbers into text first.
 
-    Python runs signal handlers meanwhile, and hiredis (3.5, ``pack_command``) crashes the process if one raises, as
-    ours does at the second Ctrl-C.
+    While hiredis (3.5, ``pack_command``) converts a number, Python may run a signal handler. If the handler raises, as
+    mqtune's does at the second Ctrl-C, hiredis crashes the process.
     """
 
     def pack(self, *args: object) -> list[bytes]:
-        """Return the bytes of a command that has texts, bytes and numbers alone, as all of ours do."""
+        """Return the bytes of a command. Its arguments are texts, bytes and numbers."""
         texts = tuple([argument if type(argument) in _PACKED_AS_IT_IS else _as_text(argument) for argument in args])
-        # A name of two words has two parts.
+        # redis-py must split the name of a command with two words.
         if " " not in str(texts[0]):
             with contextlib.suppress(TypeError):
                 return [hiredis.pack_command(texts)]  # type: ignore[arg-type]
-        # redis-py, which has no types for it, raises the error for other values.
+        # redis-py raises the error for other values. It has no types for this method.
         return super().pack(*texts)  # type: ignore[no-any-return,arg-type]
 
 
-#: Types that are sent as they are.
+#: Types that need no conversion to text.
 _PACKED_AS_IT_IS: Final = (str, bytes)
 
 
@@ -59,13 +59,13 @@ def _as_text(value: object) -> object:
 
 
 class Connects:
-    """Counts the connections of a client after which the server may have lost data.
+    """Counts the new connections of a client that may mean that the server has lost data.
 
-    These are a connection that is opened again after it broke, and one to another server than the one before. A
-    connection that is opened beside others, or again after it was closed as unused, is not counted.
+    It counts a connection that was opened again after it broke, and a connection to another server than before. It does
+    not count one that was opened beside others, or again after it had been closed as unused.
 
     Args:
-        follows: whether the server is looked up each time, and has to be a master.
+        follows: whether Sentinels name the server for each connection. The server must then be a master.
     """
 
     __slots__ = ("_follows", "_open", "_server", "count")
@@ -73,7 +73,7 @@ class Connects:
     def __init__(self, *, follows: bool = False) -> None:
         self.count = 0
         self._follows = follows
-        #: The connections that were opened and not closed as unused.
+        #: The connections that were opened, except those that were closed as unused.
         self._open: set[object] = set()
         self._server = b""
 
@@ -89,17 +89,17 @@ class Connects:
         self._open.add(connection)
 
     def closes(self, connection: redis.Connection) -> None:
-        """Note that an unused connection is closed, unless it has broken."""
+        """Note that the client closes an unused connection. Ignore a broken one."""
         with contextlib.suppress(redis.RedisError, OSError):
-            # A socket with unexpected data has come to its end.
+            # A socket that is readable without a command has reached its end.
             if connection.is_connected and not connection.can_read():
                 self._open.discard(connection)
 
 
 def _identity(connection: Any) -> bytes:
-    """Return an id of the server's process that changes when it has been a replica.
+    """Return an id of the server's process and its data's history.
 
-    It is empty if the account may not ask.
+    Empty if the account may not ask. It changes if the server has been a replica in between.
     """
     connection.send_packed_command(connection.pack_commands([("INFO", "server"), ("INFO", "replication")]))
     answers = [_answer_or_error(connection) for _ in range(2)]
@@ -108,11 +108,10 @@ def _identity(connection: Any) -> bytes:
 
 
 class RedisClient(redis.Redis):
-    """redis-py's client, except that it reuses recent connections without checking them.
+    """redis-py's client, but it reuses recent connections without checking them.
 
-    redis-py's pool checks a connection before each command, which with its other bookkeeping takes as long as a short
-    command, of which a report in lockstep needs three. Any thread may use the client, but not across a fork. A command
-    is never repeated.
+    redis-py's pool checks a connection before each command, which takes as long as a short command itself. Any thread
+    may use the client, but a forked process may not. A command is never repeated.
 
     After ``limit_to``, threads wait for their turn instead of opening more connections.
     """
@@ -120,16 +119,18 @@ class RedisClient(redis.Redis):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.connects = Connects()
-        #: The times by which users of this connection go.
+        #: The timeouts and intervals for all code that uses this client.
         self.timing = Timing()
-        #: An object for each command that may be sent now; None without a limit. Waiting costs less than with a
-        #: semaphore.
+        #: Has one element for each command that may be sent now. None without a limit. It is cheaper than a semaphore.
         self._turns: queue.SimpleQueue[None] | None = None
-        #: Unused connections, and since when; the one used last comes first. The pool counts them as in use.
-        self._kept: deque[tuple[Any, float]] = deque()
+        #: Idle connections with the times of their last use, oldest first. The pool counts them as in use.
+        self._idle: deque[tuple[Any, float]] = deque()
 
     def limit_to(self, commands: int) -> None:
-        """Limit the number of commands at the same time; none of them may block for long."""
+        """Limit the number of commands at the same time.
+
+        From then on, no command may block for long.
+        """
         self._turns = queue.SimpleQueue()
         for _ in range(commands):
             self._turns.put(None)
@@ -145,9 +146,9 @@ class RedisClient(redis.Redis):
         return self._ask(ask)
 
     def execute_both(self, first: Sequence[object], second: Sequence[object]) -> tuple[Any, Any]:
-        """Send two commands together and return their answers, or errors of the server's.
+        """Send two commands together. Return an answer for each, or the server's error as an object.
 
-        Redis-py's pipeline takes three times as long.
+        redis-py's pipeline takes three times as long.
         """
 
         def ask(connection: Any) -> tuple[object, object]:
@@ -157,16 +158,16 @@ class RedisClient(redis.Redis):
         return self._ask(ask)
 
     def close_unused(self, for_s: float) -> None:
-        """Close the connections that no command has used for so long, and the pool's spare ones."""
+        """Close connections that were not used for *for_s* seconds, and all spare ones of the pool."""
         with contextlib.suppress(IndexError):
-            while monotonic() - self._kept[0][1] >= for_s:
-                connection, _ = self._kept.popleft()
+            while monotonic() - self._idle[0][1] >= for_s:
+                connection, _ = self._idle.popleft()
                 self.connects.closes(connection)
                 self.connection_pool.release(connection)
         self.connection_pool.disconnect(inuse_connections=False)
 
     def _ask(self, ask: Callable[[Any], T]) -> T:
-        """Return what *ask* returns for a connection, once it is this command's turn."""
+        """Call *ask* with a connection and return its result. Wait for this command's turn before."""
         if self._turns is not None:
             self._turns.get()
         connection = None
@@ -178,7 +179,7 @@ class RedisClient(redis.Redis):
                 self._release(connection, error)
             raise
         else:
-            self._kept.append((connection, monotonic()))
+            self._idle.append((connection, monotonic()))
             return answer
         finally:
             if self._turns is not None:
@@ -186,7 +187,7 @@ class RedisClient(redis.Redis):
 
     def _take(self) -> Any:
         try:
-            connection, used_at = self._kept.pop()
+            connection, used_at = self._idle.pop()
         except IndexError:
             return self.connection_pool.get_connection()
         if monotonic() - used_at < self.timing.fresh_s:
@@ -195,22 +196,26 @@ class RedisClient(redis.Redis):
         return self.connection_pool.get_connection()
 
     def _release(self, connection: Any, error: BaseException) -> None:
-        """Release a connection whose command has failed, and have all others checked before use."""
-        # A demoted server may keep its clients; if it is managed, the name leads to the new master.
+        """Release a connection after an error.
+
+        If it broke, return all idle ones to the pool, which checks them.
+        """
+        # A master that was demoted may keep its connections, so all must be closed. The server's name may then lead to
+        # the new master.
         is_demoted = isinstance(error, redis.exceptions.ReadOnlyError)
         if isinstance(error, redis.ResponseError) and not is_demoted:
-            # It is an answer, too.
-            self._kept.append((connection, monotonic()))
+            # An error from the server is an answer: the connection is fine.
+            self._idle.append((connection, monotonic()))
             return
-        # The answer may still come, and the next command must not take it for its own. The server may be gone.
+        # The answer may still arrive, and must not be read as the next command's answer.
         connection.disconnect()
         self.connection_pool.release(connection)
         with contextlib.suppress(IndexError):
             while True:
-                kept = self._kept.pop()[0]
+                idle = self._idle.pop()[0]
                 if is_demoted:
-                    kept.disconnect()
-                self.connection_pool.release(kept)
+                    idle.disconnect()
+                self.connection_pool.release(idle)
 
 
 def _answer_or_error(connection: Any) -> object:
@@ -221,28 +226,28 @@ def _answer_or_error(connection: Any) -> object:
 
 
 class OneClient:
-    """Makes a Redis channel of kombu use one client. It comes before kombu's class in the bases.
+    """Makes a Redis channel of kombu use one client.
 
-    Kombu makes a client for each command, which takes longer than the command. Its connections don't send the name of
-    their library, which accounts may not do.
+    In a class's bases, it precedes kombu's class. kombu makes a client for each command, which takes longer than the
+    command. The connections don't send the name of their library, because accounts may lack the permission.
     """
 
     pool: redis.ConnectionPool
     _async_pool: redis.ConnectionPool | None
 
     def close_unused(self, for_s: float) -> None:
-        """Close idle connections, and the first ones of the channel."""
+        """Close connections unused for *for_s* seconds, and all idle ones that kombu has opened."""
         self._one_client.close_unused(for_s)
         if self._async_pool is not None:
             self._async_pool.disconnect(inuse_connections=False)
 
     @contextlib.contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        """Yield a client for a command of the channel."""
+        """Yield *client*, or else the channel's one client."""
         yield client or self._one_client
 
     def _connparams(self, *args: Any, **options: Any) -> dict[str, Any]:
-        # kombu's class follows this one among the bases.
+        # kombu's class follows this one in the bases.
         return {**super()._connparams(*args, **options), "driver_info": None}  # type: ignore[misc]
 
     @cached_property
@@ -250,9 +255,9 @@ class OneClient:
         return RedisClient(connection_pool=self.pool)
 
 
-#: The longest that a person waits for a server that does not answer.
+#: How long users wait for a server that does not answer, in seconds.
 CONNECT_TIMEOUT_S: Final = Timing().connect_timeout_s
-#: A connection that was idle for longer is pinged before its use. Firewalls cut idle ones after 60 s or more.
+#: A connection that was idle for more seconds is pinged before its use. Firewalls cut idle ones after 60 s or more.
 HEALTH_CHECK_INTERVAL_S: Final = 30
 #: The first Redis with the commands of kombu 5.7 and of the journal's scripts (ZADD GT, ZRANGE REV, XADD MINID).
 OLDEST_VERSION: Final = (6, 2)
@@ -262,21 +267,21 @@ _TLS_OPTIONS: Final = frozenset(
     {"ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
 )
 #: The settings in a URL for the server's address and the login.
-_PLACE: Final = frozenset({"connection_class", "host", "port", "path", "db", "username", "password"})
+_ADDRESS: Final = frozenset({"connection_class", "host", "port", "path", "db", "username", "password"})
 _SCHEMES: Final = ("redis", "rediss", "unix", "redis+socket")
 _FORMS: Final = (
     f"redis://[:password@]host:port/db, rediss://… for TLS, unix://[:password@]/path/to/socket?db=0, or {sentinel.FORM}"
 )
 _PERCENT: Final = "special characters in a password must be percent-encoded (urllib.parse.quote(password, safe=''))"
 
-#: The errors for a server that is down, or restarts.
-_PASSING: Final = frozenset(
+#: The operating system's errors for a server that is down or restarts.
+_TEMPORARY: Final = frozenset(
     {errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPIPE, errno.ETIMEDOUT}
 )
 
 _CLOSED: Final = "closed by server"
 
-#: Roles that obey anybody with write access to the broker.
+#: Roles that execute the orders of anybody who can write to the broker.
 _TRUSTING: Final = frozenset({"driver", "worker"})
 
 _logger = logging.getLogger(__name__)
@@ -285,23 +290,23 @@ _logger = logging.getLogger(__name__)
 def connect(url: str, *, timing: Timing = Timing(), role: str = "client") -> RedisClient:
     """Open a connection to the Redis at *url* and check that it is usable.
 
-    The client answers in bytes, never repeats a command on its own (a repeated write could double it) and may be shared
-    by threads, but not across a fork. The layers above pass it on and leave its methods to the journal. It speaks
-    RESP2, whose answers are alike on every server from 6.2 on.
+    The client returns bytes. It never repeats a command on its own, because a repeated write could count twice. Threads
+    may share it, but a forked process may not. Only the journal should call its methods. It uses the protocol RESP2,
+    whose answers are equal on all servers from 6.2 on.
 
     Args:
-        timing: the client keeps it. The check ends within ``connect_timeout_s``.
+        timing: timeouts and intervals for users of the client. The check ends within ``connect_timeout_s``.
         role: shown by CLIENT LIST as mqtune-<role>.
 
     Raises:
         ConfigurationError: the URL can't be read, or names a database that the server doesn't have.
-        BrokerUnavailable: nothing answers there in time, or something that is not Redis.
-        BrokerRefused: the password is missing or wrong, or the user may do nothing.
+        BrokerUnavailable: no Redis answers in time.
+        BrokerRefused: the password is missing or wrong, or the account lacks all permissions.
         BrokerTooOld: the server is older than OLDEST_VERSION.
     """
     client = open_client(url, timing=timing, role=role)
     outcome: list[Mapping[str, object] | BaseException] = []
-    # A thread, because neither name resolution nor a peer that sends single bytes obeys a socket timeout.
+    # In a thread, because a socket's timeout does not cover name resolution, or a server that sends single bytes.
     prober = threading.Thread(target=_probe, args=(client, url, outcome), name="mqtune-connect", daemon=True)
     prober.start()
     prober.join(timing.connect_timeout_s)
@@ -310,7 +315,7 @@ def connect(url: str, *, timing: Timing = Timing(), role: str = "client") -> Red
             f"nothing answered at {redact(url)} within {timing.connect_timeout_s:g} s; "
             "check the address, the network and firewalls"
         )
-        # A frozen server, or one on a frozen machine, accepts a connection and never answers.
+        # The server or its machine may be frozen: it accepts a connection and never answers.
         silent.may_pass = True
         raise silent
     answer = outcome[0]
@@ -342,7 +347,7 @@ def open_client(url: str, *, timing: Timing = Timing(), role: str = "client") ->
         "protocol": 2,
         "legacy_responses": True,
         "command_packer": _Packer(),
-        # Redis 7.0 has no CLIENT SETINFO, and so accounts that may send it can't be made there.
+        # Redis 7.0 has no CLIENT SETINFO, so no account there can have the permission to send it.
         "driver_info": None,
         "client_name": "mqtune-" + re.sub(r"[^\w.:-]", "-", role, flags=re.ASCII),
     }
@@ -357,7 +362,7 @@ def open_client(url: str, *, timing: Timing = Timing(), role: str = "client") ->
 
 
 def timing_of(client: redis.Redis) -> Timing:
-    """Return the times by which users of a client go."""
+    """Return the timeouts and intervals that a client was opened with, or the defaults."""
     timing = getattr(client, "timing", None)
     return timing if isinstance(timing, Timing) else Timing()
 
@@ -373,10 +378,10 @@ def database_of(client: redis.Redis) -> int:
 
 
 def celery_url(url: str) -> str:
-    """Return *url* in kombu's form: one scheme for sockets, the database in its place, TLS.
+    """Return *url* in the form that kombu reads.
 
-    The URL of a master behind Sentinels has their addresses; ``celery_options`` has its name. kombu verifies nothing
-    without ssl_cert_reqs (kombu/connection.py, _init_params), so it is always given.
+    Behind Sentinels, the URL has the addresses of the Sentinels, and ``celery_options`` the master's name. With TLS,
+    the URL always has ssl_cert_reqs, because kombu verifies nothing without it (kombu/connection.py, _init_params).
 
     Raises:
         ConfigurationError: the URL can't be read.
@@ -396,9 +401,9 @@ def celery_url(url: str) -> str:
 
 
 def celery_options(url: str) -> Options:
-    """Return kombu's transport options for *url*.
+    """Return kombu's transport options for *url*: names of its keys, and the master's name.
 
-    They have the names of its tables, and the way to a master behind Sentinels.
+    Only a URL of Sentinels has the name of a master.
 
     Raises:
         ConfigurationError: the URL can't be read.
@@ -410,7 +415,9 @@ def celery_options(url: str) -> Options:
 
 
 def sentinels_say(url: str) -> list[str]:
-    """Return the master's address from each Sentinel in *url*, if any, or an empty text.
+    """Ask each Sentinel in *url* for the master's address.
+
+    Return their answers; empty texts for none.
 
     Raises:
         ConfigurationError: the URL can't be read.
@@ -420,7 +427,9 @@ def sentinels_say(url: str) -> list[str]:
 
 
 def celery_tls(url: str) -> Options | None:
-    """Return the TLS options in *url*, as Flower wants them beside it; None without TLS.
+    """Return the TLS options in *url* as a dict. None without TLS.
+
+    Flower needs them beside the URL.
 
     Raises:
         ConfigurationError: the URL can't be read.
@@ -434,8 +443,8 @@ def celery_tls(url: str) -> Options | None:
 def redact(url: str) -> str:
     """Return *url* without its password, for messages and logs.
 
-    All text before the last @ counts as secret, except a user name before a password, and so does a port that is not
-    a number: a password with an unescaped / or @ must not leak because the URL is malformed.
+    It hides all text before the last @ except the user's name, and a port that is not a number. So a password with an
+    unescaped / or @ does not leak from a malformed URL.
     """
     url = re.sub(r"(?i)(password=)[^&]*", r"\1***", url)
     scheme, separator, rest = url.partition("://")
@@ -447,15 +456,18 @@ def redact(url: str) -> str:
 
 
 def _parse(url: str) -> dict[str, Any]:
-    """Return the connection settings that redis-py parses from *url*, after further checks."""
+    """Parse *url* into connection settings for redis-py.
+
+    Raise ConfigurationError if it is invalid.
+    """
     if isinstance(url, str) and url.partition("://")[0] in sentinel.SCHEMES:
         return _parse_sentinels(url)
     parts = _split(url)
     is_socket = parts.scheme in ("unix", "redis+socket")
     if parts.fragment or ";" in parts.netloc or (not is_socket and "@" in parts.path + parts.query):
-        raise ConfigurationError(f"the broker URL {redact(url)} is ambiguous; {_PERCENT}, and one URL is all it takes")
+        raise ConfigurationError(f"the broker URL {redact(url)} is ambiguous; {_PERCENT}; give only one URL")
     database = "" if is_socket else parts.path.strip("/")
-    # As Celery writes a socket.
+    # Celery's form of a socket's URL.
     plain = re.sub(r"([?&])virtual_host=/*", r"\1db=", f"unix{url[len(parts.scheme) :]}") if is_socket else url
     try:
         # redis-py has no types for it.
@@ -494,11 +506,12 @@ def _split(url: str) -> SplitResult:
 
 def _check_options(url: str, address: dict[str, Any], *, is_tls: bool) -> None:
     """Check the options of a URL, and normalize ``ssl_cert_reqs`` in place."""
-    unknown = sorted(address.keys() - _PLACE - (_TLS_OPTIONS if is_tls else frozenset()))
+    unknown = sorted(address.keys() - _ADDRESS - (_TLS_OPTIONS if is_tls else frozenset()))
     if unknown:
         raise ConfigurationError(
-            f"the broker URL {redact(url)} sets {', '.join(unknown)}: timeouts, retries and the like are mqtune's, and "
-            f"ssl_… options go with rediss:// ({', '.join(sorted(_TLS_OPTIONS))}); leave it out"
+            f"the broker URL {redact(url)} has options that it may not have: {', '.join(unknown)}; leave them out. "
+            f"mqtune sets timeouts and retries itself. Options of TLS ({', '.join(sorted(_TLS_OPTIONS))}) need "
+            f"rediss://"
         )
     if "ssl_cert_reqs" in address:
         address["ssl_cert_reqs"] = address["ssl_cert_reqs"].lower().removeprefix("cert_")
@@ -527,12 +540,11 @@ def _explain(error: BaseException, url: str) -> BaseException:
             return error
         case redis.sentinel.MasterNotFoundError():
             return BrokerUnavailable(
-                f"no Sentinel at {place} names a master of that name that is up ({_briefly(reason)}); check the name "
-                f"behind the "
-                "hosts, and ?sentinel_password=… if the Sentinels ask for one"
+                f"no Sentinel at {place} knows a running master of that name ({_briefly(reason)}); check the name "
+                "behind the hosts, and ?sentinel_password=… if the Sentinels ask for one"
             )
         case redis.ResponseError() if "unknown command" in reason and "sentinel" in reason.lower():
-            return BrokerUnavailable(f"what listens at {place} is not a Sentinel; give redis://… for the server itself")
+            return BrokerUnavailable(f"the server at {place} is not a Sentinel; give redis://… for a Redis server")
         case redis.RedisError() if "without any password" in reason or "no password is set" in reason:
             return BrokerRefused(f"the Redis at {place} has no password set; leave the password out of the URL")
         case redis.exceptions.AuthenticationError() | redis.exceptions.AuthorizationError():
@@ -549,49 +561,45 @@ def _explain(error: BaseException, url: str) -> BaseException:
             return BrokerUnavailable(f"the Redis at {place} is still loading its data; try again in a moment")
         case redis.exceptions.InvalidResponse():
             return BrokerUnavailable(
-                f"what listens at {place} is not Redis ({reason}); check the port, and rediss:// if it expects TLS"
+                f"the server at {place} is not Redis ({reason}); check the port, and give rediss:// if it expects TLS"
             )
         case redis.RedisError() if "CERTIFICATE_VERIFY_FAILED" in reason:
             return BrokerUnavailable(
-                f"the certificate of the Redis at {place} is not one to trust ({reason}); give its authority's "
-                f"certificate "
-                "(rediss://…?ssl_ca_certs=/path/ca.pem), and the host by the name that its own is for"
+                f"the certificate of the Redis at {place} is not trusted ({reason}); give its authority's certificate "
+                "(rediss://…?ssl_ca_certs=/path/ca.pem), and the host's name as in the server's certificate"
             )
         case redis.exceptions.ConnectionError() if _CLOSED in reason and celery_tls(url) is None:
             return BrokerUnavailable(
-                f"the server at {place} closes the connection ({reason}); give rediss:// if it expects TLS, as a "
-                f"managed Redis may"
+                f"the server at {place} closes the connection ({reason}); give rediss:// if it expects TLS, like many "
+                "managed servers"
             )
         case redis.exceptions.ResponseError() if "DB index" in reason:
             return ConfigurationError(f"the Redis at {place} does not have that database ({reason}); use 0")
         case redis.exceptions.RedisError() | OSError() | ValueError():
             return BrokerUnavailable(
-                f"no Redis answers at {place} ({reason}); start it, or give the address of one that runs"
+                f"no Redis answers at {place} ({reason}); start it, or give the address of a running one"
             )
     return error
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether the server may answer soon.
-
-    It may not if a name, a port, a login or a certificate is wrong.
-    """
-    # A timeout is silence, too: either of the two clocks may run out first.
-    passing = redis.exceptions.BusyLoadingError, redis.exceptions.TimeoutError, redis.sentinel.MasterNotFoundError
-    if isinstance(error, passing):
+    """Whether an error may be temporary: no name, port, login or certificate is wrong."""
+    # A timeout of the socket means the same as the timeout of the check.
+    temporary = redis.exceptions.BusyLoadingError, redis.exceptions.TimeoutError, redis.sentinel.MasterNotFoundError
+    if isinstance(error, temporary):
         return True
-    # So does a proxy before a server that is down.
+    # A proxy closes connections while the server behind it is down.
     if isinstance(error, redis.exceptions.ConnectionError) and _CLOSED in str(error):
         return True
-    # redis-py's error has a text; the one behind it has the number.
-    met = error if isinstance(error, OSError) and error.errno else error.__context__
-    return isinstance(met, OSError) and met.errno in _PASSING
+    # redis-py's error has only a text. Its context has the number.
+    cause = error if isinstance(error, OSError) and error.errno else error.__context__
+    return isinstance(cause, OSError) and cause.errno in _TEMPORARY
 
 
 def _briefly(reason: str) -> str:
-    """Return the answers of the Sentinels, without redis-py's description of its client."""
-    said = dict.fromkeys(re.findall(r"> - (.+?)(?=, <|$)", reason))
-    return "; ".join(said) or "they answer"
+    """Return the Sentinels' answers in an error, without redis-py's description of its client."""
+    answers = dict.fromkeys(re.findall(r"> - (.+?)(?=, <|$)", reason))
+    return "; ".join(answers) or "they answer"
 
 
 def _without_password(text: str, url: str) -> str:
@@ -618,14 +626,12 @@ def _check_mode(info: Mapping[str, object], url: str) -> None:
     match info.get("redis_mode") or info.get("server_mode"):
         case "sentinel":
             raise BrokerUnavailable(
-                f"what listens at {redact(url)} is a Sentinel, which keeps nothing itself: give {sentinel.FORM}"
+                f"the server at {redact(url)} is a Sentinel, which stores no data: give {sentinel.FORM}"
             )
         case "cluster":
             raise BrokerUnavailable(
-                f"the Redis at {redact(url)} is in cluster mode, which spreads keys over servers, while an "
-                f"experiment's have to be on "
-                "one: give one with cluster mode off; of a managed Redis that is a setting of its own, and several "
-                "teams may have one each"
+                f"the Redis at {redact(url)} is in cluster mode, which spreads keys over several servers, but mqtune "
+                "needs all keys on one: give a server without cluster mode. Managed services have a setting for it"
             )
 
 
@@ -635,22 +641,22 @@ def _warn_of_open_doors(url: str) -> None:
         return
     if not address.get("password") and "ssl_certfile" not in address:
         _logger.warning(
-            "the Redis at %s lets everybody in who reaches it: they can stop trials, and start whatever is below a "
-            "worker's code root; set a password, or make accounts with what `mqtune fleet acl` prints",
+            "the Redis at %s needs no password: everybody who reaches it can stop trials, and run any code below a "
+            "worker's code root; set a password, or make accounts with the commands that `mqtune fleet acl` prints",
             redact(url),
             extra={"action": "broker_is_open"},
         )
     if address.get("ssl_cert_reqs", "required") != "required":
         _logger.warning(
-            "who answers at %s is not checked (ssl_cert_reqs): give its authority's certificate by ssl_ca_certs "
-            "instead",
+            "the identity of the server at %s is not checked (ssl_cert_reqs); use ssl_ca_certs with its authority's "
+            "certificate instead",
             redact(url),
             extra={"action": "broker_is_unchecked"},
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine's loopback address."""
+    """Whether a host is this machine's loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -658,7 +664,7 @@ def is_loopback(host: str) -> bool:
 
 
 def eviction_policy(info: Mapping[str, object]) -> str:
-    """Return the policy by which a full server may delete experiments; empty if it may not."""
+    """Return the eviction policy of a server that deletes data when full; empty for others."""
     policy = str(info.get("maxmemory_policy", "noeviction"))
     return policy if info.get("maxmemory", 0) and policy != "noeviction" else ""
 

@@ -1,4 +1,4 @@
-"""The local copy of a journal: the file that holds it, and the reader that fills it."""
+"""The local copy of a journal: its file, and the reader that fills it."""
 
 from __future__ import annotations
 
@@ -28,28 +28,31 @@ from mqtune.journal.base import Entry, Journal
 from mqtune.journal.reading import FIRST_COUNT, MOST_COUNT, next_count, pages
 
 JOURNAL_FILE: Final = "journal.msgpack"
-#: The end of a file that lacks entries: a byte that msgpack never uses, in half an entry. A crash alone leaves other
-#: halves.
-_LACKS_ENTRIES: Final = b"\xc1\xc1"
+#: Marks the end of a file that lacks entries. msgpack never uses this byte, so a half-written entry does not look like
+#: the mark.
+_INCOMPLETE_MARK: Final = b"\xc1\xc1"
 
 
 class JournalFile:
-    """A file of entries, each as msgpack ``[id, event]``; one driver writes it, anybody reads."""
+    """A file of entries, each as msgpack ``[id, event]``.
+
+    Only one driver writes it; anybody may read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
         #: Whether the file ends in half an entry.
         self._ends_in_half = False
-        #: The end of the last entry, which the mark of missing entries has replaced.
-        self._cut = b""
-        # A packer of its own is made in twice the time that it takes to pack.
+        #: The last bytes of the last entry, if the mark of missing entries has replaced them.
+        self._replaced_end = b""
+        # Kept, because making a packer takes twice as long as packing an entry.
         self._pack = msgpack.Packer().pack
 
     def begin(self, entries: Iterable[Entry]) -> None:
-        """Replace the file by one with these entries, in one step, and keep it open for more.
+        """Replace the file by one with these entries, atomically, and keep it open for more.
 
-        A driver that still writes to the replaced file changes nothing.
+        If another driver still writes to the replaced file, the new one does not change.
 
         Raises:
             OSError: the folder can't be written.
@@ -61,14 +64,14 @@ class JournalFile:
         _has_locked(self._file)
 
     def go_on(self) -> Iterator[Entry]:
-        """Yield the entries of the file, and then keep it open for more.
+        """Yield the entries of an existing file, and then keep it open for more.
 
-        Half an entry at the end goes with the next ``append``. A file that another process writes to, or that can't be
-        locked, yields nothing and is not opened: only ``begin`` is safe then.
+        The next ``append`` removes an incomplete entry at the end. If another process writes to the file, or it can't
+        be locked, no entry is yielded, and the file is not kept open: only ``begin`` is safe then.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            MessageVersionError: it is no journal.
+            FileNotFoundError: the file does not exist.
+            MessageVersionError: the file is not a journal.
             OSError: the file can't be written.
         """
         self.close()
@@ -89,42 +92,44 @@ class JournalFile:
         self._file = file
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Add entries to the file; the system writes them to the disk later.
+        """Add entries to the file. The operating system writes them to the disk later.
 
-        Without entries, the file is whole from then on.
+        An empty call only removes an incomplete entry, or the mark of missing entries, from the end.
 
         Raises:
-            OSError: the disk is full; none of the entries is in the file, which says that it lacks some until they are
-                added again.
+            OSError: the disk is full. None of the entries is in the file, and its end is marked as incomplete until the
+                same entries are added again.
         """
         if self._file is None:
             return
-        rest = memoryview(self._cut + b"".join(map(self._pack, entries)))
+        rest = memoryview(self._replaced_end + b"".join(map(self._pack, entries)))
         before = self._file.tell()
         try:
             if self._ends_in_half:
                 self._file.truncate(before)
-            # A disk that is nearly full takes a part and says so only at the next write.
+            # A nearly full disk accepts a part. Only the next write fails.
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError:
-            self._say_incomplete(self._file, before)
+            self._mark_incomplete(self._file, before)
             raise
-        self._ends_in_half, self._cut = False, b""
+        self._ends_in_half, self._replaced_end = False, b""
 
-    def _say_incomplete(self, file: BinaryIO, before: int) -> None:
-        """Replace the end of the last entry by the mark: a full disk has no room for more."""
-        if before and not self._cut:
-            before -= len(_LACKS_ENTRIES) + 1
-            self._cut = os.pread(file.fileno(), len(_LACKS_ENTRIES) + 1, before)
-        file.truncate(before + len(_LACKS_ENTRIES) if self._cut else before)
+    def _mark_incomplete(self, file: BinaryIO, before: int) -> None:
+        """Replace the end of the last entry by the mark, because a full disk has no space to add it."""
+        if before and not self._replaced_end:
+            before -= len(_INCOMPLETE_MARK) + 1
+            self._replaced_end = os.pread(file.fileno(), len(_INCOMPLETE_MARK) + 1, before)
+        file.truncate(before + len(_INCOMPLETE_MARK) if self._replaced_end else before)
         file.seek(before)
-        if self._cut:
-            os.pwrite(file.fileno(), _LACKS_ENTRIES, before)
+        if self._replaced_end:
+            os.pwrite(file.fileno(), _INCOMPLETE_MARK, before)
         self._ends_in_half = True
 
     def put_aside(self, last: str) -> Path:
-        """Rename the file and the dicts beside it by the id of its last entry. Return its new path.
+        """Add *last*, the id of the last entry, to the file's name. Return the new path.
+
+        The folder of dict checkpoints beside it is renamed, too.
 
         Raises:
             OSError: the folder can't be written.
@@ -139,17 +144,17 @@ class JournalFile:
         return aside
 
     def close(self) -> None:
-        """Close the file; a no-op when it is closed."""
+        """Close the file. Do nothing if it is closed."""
         if self._file is not None:
             self._file.close()
-            self._file, self._ends_in_half, self._cut = None, False, b""
+            self._file, self._ends_in_half, self._replaced_end = None, False, b""
 
     def read(self) -> Iterator[Entry]:
-        """Yield the entries, except an incomplete one at the end, which a crash has left.
+        """Yield the entries, except an incomplete one that a crash has left at the end.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            MessageVersionError: it is no journal.
+            FileNotFoundError: the file does not exist.
+            MessageVersionError: the file is not a journal.
         """
         with self.path.open("rb") as file:
             for entry, _ in entries_of(file):
@@ -157,31 +162,32 @@ class JournalFile:
 
 
 def lacks_entries(path: Path, end: int) -> bool:
-    """Return whether a file, whose last entry ends at *end*, has the mark of missing entries."""
+    """Whether a file is marked as incomplete. *end* is the offset where its last entry ends."""
     with path.open("rb") as file:
         file.seek(end)
-        return file.read().endswith(_LACKS_ENTRIES)
+        return file.read().endswith(_INCOMPLETE_MARK)
 
 
 def incomplete(path: Path, experiment: str) -> CopyIncomplete:
-    """Return the error that a copy lacks entries."""
+    """Return the error for a copy that lacks entries."""
     return CopyIncomplete(
-        f"{path} lacks the end of experiment {experiment!r}, as it could not be written: make room, and "
-        f"`mqtune drive {experiment}` or the same script fills it in from Redis"
+        f"{path} lacks the last entries of experiment {experiment!r}, because it could not be written: free disk "
+        f"space, then `mqtune drive {experiment}` or the same script adds them from Redis"
     )
 
 
 def gone(copy: JournalFile, experiment: str, why: str) -> JournalGone:
-    """Return the error that a server has lost an experiment, which its copy can't restore."""
+    """Return the error for a lost experiment that can't be restored from its copy."""
     return JournalGone(
         f"Redis no longer has experiment {experiment!r}: it was emptied, or set back to an earlier state. It can't be "
-        f"put back from {copy.path}: {why}. What there is of it can be read with `mqtune show`; start it again under "
-        f"another name"
+        f"restored from {copy.path}: {why}. `mqtune show` shows the rest of it; start it again under another name"
     )
 
 
 def definition_in(copy: JournalFile, experiment: str) -> bytes | None:
-    """Return the newest definition in a copy. Return None if it is not this experiment's.
+    """Return the newest definition in a copy.
+
+    None if it is missing or the copy of another experiment.
 
     Raises:
         JournalGone: the copy can't be read.
@@ -204,7 +210,7 @@ def definition_in(copy: JournalFile, experiment: str) -> bytes | None:
 
 
 def is_written(path: Path) -> bool:
-    """Return whether a driver writes the file now. It keeps the file locked until it ends."""
+    """Whether a driver is writing the file. A driver locks the file until it ends."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -217,14 +223,16 @@ def is_written(path: Path) -> bool:
 
 
 def entries_of(file: BinaryIO) -> Iterator[tuple[Entry, int]]:
-    """Yield a copy's or a chapter's complete entries from here on, each with its end's offset.
+    """Yield the complete entries of a copy or chapter, each with the offset where it ends.
+
+    It reads from the file's position on.
 
     Raises:
-        MessageVersionError: the file is no journal.
+        MessageVersionError: the file is not a journal.
     """
     start = file.tell()
     unpacker = msgpack.Unpacker(file, max_buffer_size=0)
-    # As Entry(…), in half the time: there may be a million reports.
+    # This is Entry(…) in half the time, because there may be a million reports.
     new, kind = tuple.__new__, Entry
     try:
         for entry in unpacker:
@@ -237,7 +245,10 @@ def entries_of(file: BinaryIO) -> Iterator[tuple[Entry, int]]:
 
 
 def _has_locked(file: BinaryIO) -> bool:
-    """Lock a file until it is closed. Return False if another driver, perhaps frozen, has it."""
+    """Lock a file until it is closed. Return False if it can't be locked.
+
+    Another driver has the lock then, which may be frozen, or the file system has no locks.
+    """
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -247,58 +258,59 @@ def _has_locked(file: BinaryIO) -> bool:
 
 logger = logging.getLogger(__name__)
 
-#: The most entries of one read of news, between two of which timers are served.
+#: The most entries of one read of new entries. The driver serves its timers between reads.
 NEWS_COUNT: Final = 1_000
 
 
 class JournalReader:
-    """Reads a journal once and in order, and writes the local copy of it.
+    """Reads a journal once and in order, and writes its local copy.
 
-    The journal is the truth and the copy a convenience. If the copy can't be written, reading continues; until
-    ``complete`` it has complete entries, without a gap.
+    If the copy can't be written, reading continues. The copy then lacks the newest entries, but has no gap, until
+    ``complete`` succeeds.
 
     Args:
         journal: the journal to read.
-        copy: a file with the same entries, or the first of them.
+        copy: its copy. It may lack the newest entries, or be another journal's.
     """
 
     def __init__(self, journal: Journal, copy: JournalFile) -> None:
         #: The id of the last entry that was read.
         self.last = START.entry
-        #: The most entries of one read of news: few enough for memory, and for timers between two reads.
+        #: The most entries of the next read. It limits the memory, and the time until timers are served.
         self.count = FIRST_COUNT
         self._journal = journal
         self._copy = copy
-        #: Whether the copy has entries of others' that were read when the driver had come to its end.
-        self._has_passed = False
+        #: Whether ``finish`` has copied entries of workers or clients, which the driver has not processed.
+        self._has_unprocessed = False
         #: The id of the last entry in the copy.
-        self._kept = START.entry
+        self._copied = START.entry
+        #: Whether the copy lacks entries because it could not be written.
         self._is_behind = False
-        #: Whether it reads no more of the journal.
+        #: Whether the journal must not be read any more.
         self.is_closed = False
-        #: Whether the file is open, and of this journal.
+        #: Whether the copy's file is open and has entries of this journal only.
         self._has_begun = False
-        #: Entries that were read and are not in the copy yet; another thread may want to read them.
+        #: Entries that were read and are not in the copy yet. Another thread may call ``read`` and need them.
         self._gathered: list[Entry] = []
         self._gathering = threading.Lock()
 
     def catch_up(self) -> dict[Cursor, list[Event]]:
-        """Read the whole journal, complete the copy, and return drivers' events by their cursors.
+        """Read the whole journal and complete the copy. Return the drivers' events by their cursors.
 
-        Entries that the copy already has are read from there. A copy of another journal is put aside: it may be all
-        that is left of an earlier experiment of this name.
+        Entries that the copy already has are read from there. A copy of another journal is renamed and not deleted: it
+        may be the only rest of an earlier experiment of this name.
 
         Raises:
-            JournalGone: the journal lacks entries of the copy, or has no entry; nothing was changed.
+            JournalGone: the journal has no entry, or lacks entries that the copy has. Nothing was changed.
         """
         if self._journal.keeps:
             try:
-                return driver_events(self._behind_copy())
+                return driver_events(self._copy_and_rest())
             except BrokerUnavailable:
                 raise
             except (OSError, MessageVersionError, _AnotherJournal) as error:
                 logger.debug("the copy %s is rewritten: %s", self._copy.path, error)
-        self.last = self._kept = START.entry
+        self.last = self._copied = START.entry
         try:
             self._put_aside()
             self._begin()
@@ -307,10 +319,10 @@ class JournalReader:
         return driver_events(self._rest())
 
     def read(self) -> Iterator[Entry]:
-        """Yield the entries that were read so far.
+        """Yield all entries that were read so far, from the copy if it has them all.
 
         Raises:
-            CopyIncomplete: the copy could not be written, and the journal is not to be asked any more.
+            CopyIncomplete: the copy lacks some, and the reader is closed.
         """
         self.write()
         if self._is_behind and self.is_closed:
@@ -323,17 +335,17 @@ class JournalReader:
 
     @property
     def is_taken_in(self) -> bool:
-        """Whether the copy has all entries that were read, and the driver has processed all of them."""
-        return not self._is_behind and not self._has_passed
+        """Whether the copy has all entries that were read, and the driver has processed them all."""
+        return not self._is_behind and not self._has_unprocessed
 
     def close(self) -> None:
-        """Stop reading from the journal, and close the copy, which can still be read."""
+        """Stop reading from the journal and close the copy. ``read`` still works."""
         self.write()
         self.is_closed = True
         self._copy.close()
 
     def gather(self, entries: Sequence[Entry]) -> None:
-        """Note that these entries were read, which ``write`` appends to the copy, soon."""
+        """Note that these entries were read. The next ``write`` appends them to the copy."""
         self.last = entries[-1].id
         with self._gathering:
             self._gathered += entries
@@ -341,11 +353,7 @@ class JournalReader:
             self.write()
 
     def write(self) -> None:
-        """Append to the copy what was gathered for it.
-
-        Raises:
-            as ``keep``.
-        """
+        """Append the gathered entries to the copy. Raise the errors of ``keep``."""
         if self._gathered:
             with self._gathering:
                 if self._gathered:
@@ -356,7 +364,7 @@ class JournalReader:
         """Note that these entries were read, and append them to the copy.
 
         Raises:
-            OSError: the copy can't be written, and the journal forgets what was read.
+            OSError: the copy can't be written, and the journal can't be read a second time.
         """
         self.write()
         self.last = entries[-1].id
@@ -368,51 +376,51 @@ class JournalReader:
             return
         try:
             self._copy.append(entries)
-            self._kept = entries[-1].id
+            self._copied = entries[-1].id
         except OSError as error:
             self._fall_behind(error)
 
     def finish(self, read_back: Callable[[Sequence[Entry]], object] = lambda _: None) -> None:
         """Read to the journal's end and complete the copy, or warn that it can't be completed.
 
-        *read_back* is told what was read.
+        *read_back* is called with the entries of each read.
         """
         self.write()
         while entries := self._journal.read(self.last, count=self.count):
             self.keep(entries)
             read_back(entries)
-            self._has_passed = self._has_passed or not all(map(_is_of_driver, entries))
+            self._has_unprocessed = self._has_unprocessed or not all(map(_is_of_driver, entries))
         if not self.complete():
             name = self._journal.experiment
             logger.warning(
-                "%s lacks the end of experiment %r: make room, and run the same script or `mqtune drive %s` to fill it "
-                "in",
+                "%s lacks the last entries of experiment %r: free disk space, and run the same script or `mqtune drive "
+                "%s` to add them",
                 self._copy.path,
                 name,
                 name,
             )
 
     def complete(self) -> bool:
-        """Complete a copy up to the last entry read. Return False if it still can't be written."""
+        """Add the missing entries to the copy. Return False if it still can't be written."""
         if not self._is_behind:
             return True
         try:
             if not self._has_begun:
                 self._begin()
-            for entries in self._read_again(self._kept):
+            for entries in self._read_again(self._copied):
                 self._copy.append(entries)
-                self._kept = entries[-1].id
+                self._copied = entries[-1].id
         except BrokerUnavailable:
             raise
         except OSError as error:
             logger.debug("%s still can't be written: %s", self._copy.path, error)
             return False
         self._is_behind = False
-        logger.warning("%s could be written again, and has everything", self._copy.path)
+        logger.warning("%s could be written again, and is complete", self._copy.path)
         return True
 
     def _read_again(self, after: str) -> Iterator[list[Entry]]:
-        """Yield the entries after an entry, up to the last one that was read."""
+        """Yield pages of the entries after an id, up to the last entry that was read before."""
         if after == self.last:
             return
         for entries in pages(self._journal, after):
@@ -431,15 +439,15 @@ class JournalReader:
             raise error
         self._is_behind = True
         logger.warning(
-            "the local copy %s can't be written (%s): the experiment goes on, as its journal in Redis has everything; "
-            "make room, and what is missing is filled in",
+            "the local copy %s can't be written (%s): the experiment continues, because its journal in Redis has all "
+            "entries; free disk space, then the missing ones are added",
             self._copy.path,
             error,
             extra={"action": "copy_behind", "path": str(self._copy.path)},
         )
 
     def _put_aside(self) -> None:
-        """Rename a copy with entries of another journal. A simulation's is overwritten."""
+        """Rename a copy of another journal, except a simulation's, which is overwritten."""
         path, first, last, driver = self._copy.path, None, None, None
         try:
             for entry in self._copy.read():
@@ -455,19 +463,19 @@ class JournalReader:
                 return
             if first == self._journal.first() and self._journal.holds(last.id):
                 return
-            problem = "it is of an earlier experiment of that name"
+            problem = "it belongs to an earlier experiment of that name"
         aside = self._copy.put_aside(last.id if last else f"{path.stat().st_mtime_ns // 1_000_000}-0")
         name = self._journal.experiment
         logger.warning(
-            "%s is not a copy of experiment %r as Redis has it (%s); it was renamed %s", path, name, problem, aside
+            "%s is not a copy of the experiment %r in Redis (%s); it was renamed to %s", path, name, problem, aside
         )
 
-    def _behind_copy(self) -> Iterator[Entry]:
-        """Yield the copy's entries and then the rest of the journal, if the copy is of this journal.
+    def _copy_and_rest(self) -> Iterator[Entry]:
+        """Yield the copy's entries and then the rest of the journal.
 
         Raises:
-            _AnotherJournal: it is not; nothing was changed.
-            JournalGone: it is of an earlier state of this journal, or that has no entry; nothing was changed.
+            _AnotherJournal: it is the copy of another journal. Nothing was changed.
+            JournalGone: the journal has no entry, or lacks entries that the copy has. Nothing was changed.
         """
         first = before = last = None
         for entry in self._copy.go_on():
@@ -476,17 +484,17 @@ class JournalReader:
             before, last = last, entry
         if first is None or last is None:
             raise _AnotherJournal
-        # Entries are only ever added: with its first and its last ones alike, and nothing between the last two, it is
-        # this one's.
+        # Entries are only ever added. If the first entry is equal, and the last one and the one before follow each
+        # other in the journal, it is the copy of this journal.
         after = START.entry if before is None else before.id
         begins = self._journal.first()
-        # An experiment that has been begun has an entry, unless that was lost just now.
+        # An experiment that has begun has an entry, unless Redis has lost it just now.
         if begins is None or (first == begins and not self._journal.holds(last.id)):
             raise JournalGone(f"Redis has lost the end of experiment {self._journal.experiment!r}")
         if [first, last] != [begins, *self._journal.read(after, count=1)]:
             raise _AnotherJournal
         self._has_begun = True
-        self.last = self._kept = last.id
+        self.last = self._copied = last.id
         yield from self._rest()
         if not self._is_behind:
             try:

@@ -30,28 +30,30 @@ from mqtune.journal.script import script
 
 logger = logging.getLogger(__name__)
 
-#: For how many holds of a heartbeat the worker's description is kept; it is written when it has changed, and else
-#: once in a hold only, as it is ten times as long as all else in a heartbeat.
+#: Lifetime of a worker's description, in lifetimes of its heartbeat. The description is ten times as long as the rest
+#: of a heartbeat, so it is sent when it has changed, and else only once in a heartbeat's lifetime.
 DESCRIBED_HOLDS: Final = 2
-#: Entries of the stream that wakes drivers, which read only the last few.
+#: The number of entries in the stream that wakes drivers. Drivers read only the newest few.
 FLEET_LENGTH: Final = 1_000
-#: A queue with more messages than this is not searched: an attempt that waits there is not presumed lost.
+#: A queue with more messages than this is not searched. Attempts in it never count as lost.
 MAX_QUEUE_SCAN: Final = 1_000
-#: How long a request to drain is kept for a worker that can't be reached.
-DRAIN_WISH_S: Final = 3600
-#: A message on a control channel for the worker itself, which should look at the register.
+#: Lifetime of an order to drain, in seconds, for a worker that can't be reached.
+DRAIN_ORDER_S: Final = 3600
+#: A message on a worker's control channel: send a heartbeat now, whose answer has the operator's orders.
 LOOK: Final = ["", "", 0, ""]
 T = TypeVar("T")
 
 
 class Fleet:
-    """The register of workers; an entry lives as long as its worker's heartbeat.
+    """The register of workers in Redis, and their queues.
+
+    A worker without a heartbeat leaves the register.
 
     Args:
         client: a checked connection.
-        patience_s: how long calls are repeated while the server is away.
-        closing: once set, calls are not repeated.
-        token: the token of the worker's process, which no other process with its name has; by default a new one.
+        patience_s: how long calls are retried while the server is missing.
+        closing: once set, calls are not retried.
+        token: a unique token of the worker's process; by default a new one.
     """
 
     def __init__(
@@ -63,28 +65,27 @@ class Fleet:
         token: str = "",
     ) -> None:
         self.token = token or f"{describe_process()} {uuid.uuid4().hex}"
-        # redis-py's types allow for the answers of other settings.
+        # redis-py's types include the results of other settings.
         self._client: Any = client
         self._patience_s = patience_s
         self._closing = closing
-        #: The worker's last description, and its time.
+        #: The worker's description that was sent last, and when.
         self._described, self._described_at = b"", 0.0
-        #: The worker's disabled devices, each with the person who disabled it, as of the last ``keep``.
+        #: The worker's disabled devices, with the person who disabled each, as of the last ``keep``.
         self.disabled: dict[str, str] = {}
-        #: The workers that were found last, by their descriptions: few of a thousand have changed when a driver looks
-        #: again.
-        self._found: dict[bytes, WorkerInfo] = {}
+        #: The decoded descriptions of the last call of ``workers``. Few of a thousand change between two calls.
+        self._decoded: dict[bytes, WorkerInfo] = {}
 
     def _retrying(self, call: Callable[[], T]) -> T:
         return retrying(call, patience_s=self._patience_s, closing=self._closing)
 
     def take_name(self, worker: str, hold_s: float, *, dead: str = "") -> None:
-        """Take or keep a worker's name for *hold_s* seconds.
+        """Take or renew a worker's name for *hold_s* seconds. With 0 seconds, release it.
 
         Args:
             worker: the name.
-            hold_s: how long it is held.
-            dead: the token of a worker that is known to be dead; its name is taken without waiting.
+            hold_s: how long the name is reserved.
+            dead: the token of a worker that is known to be dead. Its name is taken without waiting.
 
         Raises:
             NameTaken: another process has it.
@@ -94,88 +95,90 @@ class Fleet:
         _check_holder(worker, holder, left_ms)
 
     def join(self, info: WorkerInfo, hold_s: float) -> None:
-        """Register a worker, remove those whose heartbeat expired, and wake all drivers.
+        """Register a worker, remove workers whose heartbeat has expired, and wake all drivers.
 
         Raises:
             NameTaken: another process has its name.
         """
         self.keep(info, hold_s)
-        self._retrying(self._sweep)
+        self._retrying(self._remove_expired)
         self.announce(info.name, "joined")
 
     def keep(self, info: WorkerInfo, hold_s: float) -> bool:
-        """Keep a worker in the register for *hold_s* more seconds; return whether it should drain.
+        """Send a worker's heartbeat, which lasts *hold_s* seconds.
 
-        Args:
-            info: the worker's description.
-            hold_s: how long its entry lasts.
+        Return whether the worker should drain.
 
         Raises:
-            NameTaken: another process has its name by now.
+            NameTaken: another process has taken its name.
         """
         now, description = time.monotonic(), info.encode()
-        is_said = description == self._described and now - self._described_at < hold_s
-        drained, is_described = self._keep(info.name, b"" if is_said else description, hold_s)
+        is_known = description == self._described and now - self._described_at < hold_s
+        orders, is_described = self._keep(info.name, b"" if is_known else description, hold_s)
         if not is_described:
-            is_said, (drained, _) = False, self._keep(info.name, description, hold_s)
-        if not is_said:
+            is_known, (orders, _) = False, self._keep(info.name, description, hold_s)
+        if not is_known:
             self._described, self._described_at = description, now
-        mark, self.disabled = _decoded_wish(drained)
-        # A worker that was started since, under the same name, is another one.
+        mark, self.disabled = _decode_orders(orders)
+        # The order may have been for an earlier process of this name.
         return bool(mark) and mark == _mark(info)
 
     def _keep(self, worker: str, description: bytes, hold_s: float) -> tuple[bytes, int]:
-        """Keep a worker in the register.
+        """Send a heartbeat. An empty *description* leaves the stored one.
 
-        Return what is wished of it, and whether there is a description.
+        Return the operator's encoded orders, and 1 if a description is stored, else 0.
         """
         hold_ms = round(hold_s * 1000)
         args = [self.token, hold_ms, description, worker, DESCRIBED_HOLDS * hold_ms]
         holder, left_ms, *answer = self._retrying(lambda: script("keep")(self._client, [WORKERS], args))
         _check_holder(worker, holder, left_ms)
-        drained, is_described = answer
-        return drained, is_described
+        orders, is_described = answer
+        return orders, is_described
 
     def drain(self, info: WorkerInfo) -> None:
-        """Have a worker requeue its trials and end.
+        """Order a worker to requeue its trials and end.
 
-        It learns of it now, or with a heartbeat when it is back.
+        The worker is notified now. If it can't be reached, its next heartbeat gets the order.
         """
-        self._wish(info, lambda _, disabled: (_mark(info), disabled))
+        self._change_orders(info, lambda _, disabled: (_mark(info), disabled))
 
     def disable(self, info: WorkerInfo, device: str, by: str) -> None:
-        """Have a worker start no trial on a device, also after it has begun anew, until that is enabled.
+        """Order a worker to start no trial on a device until it is enabled, even after a restart.
 
-        Trials that run there go on.
+        Trials that run on the device continue. *by* is the person who disables it.
         """
-        self._wish(info, lambda mark, disabled: (mark, {**disabled, device: by}))
+        self._change_orders(info, lambda mark, disabled: (mark, {**disabled, device: by}))
 
     def enable(self, info: WorkerInfo, device: str) -> None:
-        """Have a worker start trials on a device again; a no-op where nobody has disabled it."""
-        self._wish(info, lambda mark, disabled: (mark, {name: by for name, by in disabled.items() if name != device}))
+        """Allow a worker to start trials on a disabled device again. Do nothing for other devices."""
+        self._change_orders(
+            info, lambda mark, disabled: (mark, {name: by for name, by in disabled.items() if name != device})
+        )
 
-    def _wish(self, info: WorkerInfo, change: Callable[[bytes, dict[str, str]], tuple[bytes, dict[str, str]]]) -> None:
+    def _change_orders(
+        self, info: WorkerInfo, change: Callable[[bytes, dict[str, str]], tuple[bytes, dict[str, str]]]
+    ) -> None:
         key = drain_key(info.name)
 
         def write() -> None:
-            mark, disabled = change(*_decoded_wish(self._client.get(key) or b""))
+            mark, disabled = change(*_decode_orders(self._client.get(key) or b""))
             with self._client.pipeline() as pipe:
-                # A wish to drain is for one start of the worker, and is left when that is over.
-                pipe.set(key, encode_value([mark, disabled]), ex=None if disabled else DRAIN_WISH_S)
+                # Disabled devices stay disabled. An order to drain is for one process of the worker, so it may expire.
+                pipe.set(key, encode_value([mark, disabled]), ex=None if disabled else DRAIN_ORDER_S)
                 pipe.publish(control_channel(info.name, database_of(self._client)), encode_value([LOOK]))
                 pipe.execute()
 
         self._retrying(write)
 
-    def _sweep(self) -> None:
+    def _remove_expired(self) -> None:
         seconds, _ = self._client.time()
         self._client.zremrangebyscore(WORKERS, "-inf", seconds * 1000)
 
     def leave(self, worker: str) -> None:
-        """Remove a worker and wake all drivers; a no-op when another process has its name."""
+        """Remove a worker and wake all drivers. Do nothing if another process has its name."""
 
         def remove() -> None:
-            # No transaction, which a full server may refuse whatever is in it.
+            # Without a transaction: a full server refuses any transaction, even one that only deletes.
             with self._client.pipeline(transaction=False) as pipe:
                 pipe.delete(worker_key(worker))
                 pipe.zrem(WORKERS, worker)
@@ -187,10 +190,10 @@ class Fleet:
             self.announce(worker, "left")
 
     def announce(self, worker: str, change: str) -> None:
-        """Wake all drivers: a worker has joined, left, or changed its description."""
+        """Wake all drivers. *change* is "joined", "left" or another change of the worker."""
 
         def add() -> None:
-            # Drivers look by themselves, too; a heartbeat must not wait until a full server has room.
+            # A heartbeat must not wait until a full server has memory. Drivers also check the register regularly.
             with contextlib.suppress(redis.exceptions.OutOfMemoryError):
                 self._client.xadd(FLEET, {"worker": worker, "what": change}, maxlen=FLEET_LENGTH)
 
@@ -199,94 +202,97 @@ class Fleet:
     def workers(self) -> list[WorkerInfo]:
         """Return the workers whose heartbeat has not expired, by name."""
 
-        def look() -> list[bytes | None]:
+        def fetch() -> list[bytes | None]:
             seconds, _ = self._client.time()
-            # It writes nothing: a reader's account may not.
+            # Expired workers are not removed here, because a reader's account may not write.
             names = _texts(self._client.zrangebyscore(WORKERS, f"({seconds * 1000}", "+inf"))
             return list(self._client.mget([worker_key(name) for name in names])) if names else []
 
         workers = {}
-        for data in self._retrying(look):
+        for data in self._retrying(fetch):
             try:
                 if data is not None:
-                    workers[data] = self._found.get(data) or WorkerInfo.decode(data)
+                    workers[data] = self._decoded.get(data) or WorkerInfo.decode(data)
             except MessageVersionError as error:
-                logger.warning("a worker is left out: %s", error)
-        self._found = workers
+                logger.warning("a worker in the fleet's register is ignored: %s", error)
+        self._decoded = workers
         return sorted(workers.values(), key=lambda info: info.name)
 
     def waiting(self, queue: str) -> int:
-        """Return how many Celery messages wait in a queue."""
-        return sum(self._of_each_list(int, queue, "llen"))
+        """Return the number of Celery messages in a queue."""
+        return sum(self._run_on_lists(int, queue, "llen"))
 
     def queued(self, queue: str) -> list[dict[str, object]] | None:
-        """Return the headers of the Celery messages in a queue; None if there are too many."""
-        messages = list(chain.from_iterable(self._of_each_list(list[bytes], queue, "lrange", 0, MAX_QUEUE_SCAN)))
+        """Return the headers of the Celery messages in a queue. None if it has too many to search."""
+        messages = list(chain.from_iterable(self._run_on_lists(list[bytes], queue, "lrange", 0, MAX_QUEUE_SCAN)))
         return None if len(messages) > MAX_QUEUE_SCAN else [_headers(message) for message in messages]
 
-    def _of_each_list(self, _: type[T], queue: str, command: str, *args: int) -> list[T]:
-        """Return the answers, of this type, to a command for each of the lists of a queue."""
+    def _run_on_lists(self, _: type[T], queue: str, command: str, *args: int) -> list[T]:
+        """Run a command on each Redis list of a queue. Return the results, whose type is given."""
 
-        def look() -> list[T]:
+        def run() -> list[T]:
             with self._client.pipeline(transaction=False) as pipe:
                 for name in lists_of(queue):
                     getattr(pipe, command)(name, *args)
                 return list(pipe.execute())
 
-        return self._retrying(look)
+        return self._retrying(run)
 
     def messages_of(self, experiment: str, queues: Iterable[str]) -> list[tuple[str, bytes]]:
-        """Return the Celery messages about an experiment's attempts, each with its queue.
+        """Return the Celery messages for an experiment's attempts as pairs: Redis list, message.
 
-        It searches these queues, or any that this account sees.
+        It searches *queues*, and all others that this account sees.
         """
         return [(queue, message) for name, queue, message in self.messages(queues) if name == experiment]
 
     def messages(self, queues: Iterable[str]) -> list[tuple[str, str, bytes]]:
-        """Return the Celery messages in these queues, and in any that this account sees.
+        """Return all Celery messages for attempts as tuples: experiment, Redis list, message.
 
-        Each has its experiment and its queue.
+        It searches *queues*, and all others that this account sees.
         """
         return [
             (str(_headers(message).get("id")).partition("/")[0], queue, message)
-            for queue in dict.fromkeys([*chain.from_iterable(map(lists_of, queues)), *self._queues_there_are()])
+            for queue in dict.fromkeys([*chain.from_iterable(map(lists_of, queues)), *self._visible_queues()])
             for message in self._messages_in(queue)
             if _headers(message).get("task") == TASK_NAME
         ]
 
     def _messages_in(self, queue: str) -> list[bytes]:
-        # A team's account can't look into the queues of others, and has nothing there.
+        # A team's account can't read the queues of other teams, and has no messages there.
         with contextlib.suppress(AccessDenied):
             return self._retrying(lambda: list(self._client.lrange(queue, 0, -1)))
         return []
 
-    def _queues_there_are(self) -> list[str]:
-        def look() -> list[str]:
+    def _visible_queues(self) -> list[str]:
+        def scan() -> list[str]:
             return [name.decode(errors="replace") for name in self._client.scan_iter(QUEUES, count=1_000, _type="list")]
 
-        # A driver's account need not see the names of all keys.
+        # A driver's account may not be allowed to list all keys.
         with contextlib.suppress(AccessDenied):
-            return self._retrying(look)
+            return self._retrying(scan)
         return []
 
     def remove(self, messages: Iterable[tuple[str, bytes]]) -> int:
-        """Remove messages from their queues, and return their number. Others stay, in their order."""
+        """Remove messages, given with their Redis lists, and return how many were removed."""
         return sum(self._retrying(partial(self._client.lrem, queue, 0, message)) for queue, message in messages)
 
 
 def _texts(names: list[bytes]) -> list[str]:
-    """Return the names of workers, without malformed ones."""
+    """Decode the names of workers, and leave out malformed ones."""
     texts = []
     for name in names:
         try:
             texts.append(name.decode())
         except UnicodeDecodeError:
-            logger.warning("a worker is left out: its name is %r", name[:100])
+            logger.warning("a worker in the fleet's register is ignored: its name is %r", name[:100])
     return texts
 
 
 def _headers(message: bytes) -> dict[str, object]:
-    """Return a message's headers; empty for a malformed message, which no worker runs either."""
+    """Return a message's headers, or an empty dict for a malformed message.
+
+    Workers ignore these, too.
+    """
     try:
         headers = json.loads(message)["headers"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -298,13 +304,14 @@ def _check_holder(worker: str, holder: bytes, left_ms: int) -> None:
     if holder:
         token = holder.decode(errors="replace")
         who = token.rpartition(" ")[0]
-        raise NameTaken(f"the fleet has a worker {worker} ({who})", holder=token, left_s=left_ms / 1000)
+        raise NameTaken(f"the fleet already has a worker {worker} ({who})", holder=token, left_s=left_ms / 1000)
 
 
-def _decoded_wish(data: bytes) -> tuple[bytes, dict[str, str]]:
-    """Return for which start of a worker the wish to drain is, and the devices that are disabled.
+def _decode_orders(data: bytes) -> tuple[bytes, dict[str, str]]:
+    """Decode an operator's orders to a worker.
 
-    It is nothing where it can't be read.
+    Return the mark of the process that has to drain, or empty bytes, and the disabled devices with the person who
+    disabled each. Malformed orders count as none.
     """
     try:
         mark, disabled = decode_value(data) if data else (b"", {})
@@ -316,14 +323,14 @@ def _decoded_wish(data: bytes) -> tuple[bytes, dict[str, str]]:
 
 
 def _mark(info: WorkerInfo) -> bytes:
-    """Return what distinguishes a worker from all others that had, or will have, its name."""
+    """Return a mark that tells a worker's process from other processes with its name."""
     return repr(info.joined_at).encode()
 
 
 class ControlChannel:
-    """A worker's control channel: hints of intents, which may be lost, as renewals repeat these.
+    """Receives the hints on a worker's control channel. Only one thread may use it.
 
-    One thread uses it.
+    Hints may get lost, because the answers to heartbeats and renewals repeat all orders.
     """
 
     def __init__(self, client: redis.Redis, worker: str) -> None:
@@ -332,38 +339,38 @@ class ControlChannel:
         self._silence_s = timing_of(client).channel_silence_s
         self._subscription: Any = None
         self._heard_at = 0.0
-        self._rest: deque[Any] = deque()
+        self._received: deque[Any] = deque()
 
     def next(self, timeout_s: float) -> list[Any] | None:
-        """Return the next hint, ``[experiment, trial, attempt, answer]``.
+        """Return the next hint as ``[experiment, trial, attempt, orders]``.
 
-        Return None after *timeout_s* seconds, or for a malformed one.
+        Return None if none came within *timeout_s* seconds, or if it is malformed.
 
         Raises:
-            BrokerUnavailable: the connection broke; the next call makes a new one.
+            BrokerUnavailable: the connection broke. The next call opens a new one.
         """
-        if not self._rest:
-            self._rest.extend(self._listen(timeout_s))
-        if not self._rest:
+        if not self._received:
+            self._received.extend(self._listen(timeout_s))
+        if not self._received:
             return None
-        hint = self._rest.popleft()
+        hint = self._received.popleft()
         try:
             experiment, trial, attempt, answer = hint
             if [type(part) for part in (experiment, trial, attempt, answer)] != [str, str, int, str]:
                 raise TypeError
         except (ValueError, TypeError):
-            logger.warning("an unreadable hint on %s: %s", self._channel, reprlib.repr(hint))
+            logger.warning("a hint on %s can't be read: %s", self._channel, reprlib.repr(hint))
             return None
         return [experiment, trial, attempt, answer]
 
     def _listen(self, timeout_s: float) -> list[Any]:
-        """Return the hints in the next message."""
+        """Return the hints in the next message, or an empty list after *timeout_s* seconds."""
         try:
             if self._subscription is None:
                 self._subscription = self._client.pubsub()
                 self._subscription.subscribe(self._channel)
                 self._heard_at = time.monotonic()
-            # The rest of redis-py's get_message takes longer than this, and in lockstep a trial waits for it.
+            # This is redis-py's get_message without its slower half. A trial may be waiting for the hint.
             self._subscription.check_health()
             connection = self._subscription.connection
             message = connection.read_response() if connection.can_read(timeout=timeout_s) else None
@@ -371,16 +378,16 @@ class ControlChannel:
             if message is not None:
                 self._heard_at = now
             elif now - self._heard_at > self._silence_s:
-                raise redis.ConnectionError(f"not a word for {now - self._heard_at:.0f} s")
+                raise redis.ConnectionError(f"no message for {now - self._heard_at:.0f} s")
         except (redis.RedisError, OSError) as error:
             self._subscription = None
             raise BrokerUnavailable(f"the control channel {self._channel} broke: {error}") from None
-        # Beside messages come the answers to the subscription and to the questions whether the server is there.
+        # Answers to the subscription and to pings arrive here, too.
         if message is None or message[0] != b"message":
             return []
         data = message[2]
         try:
             return list(decode_value(data))
         except (ValueError, TypeError):
-            logger.warning("an unreadable message on %s: %r", self._channel, data[:100])
+            logger.warning("a message on %s can't be read: %r", self._channel, data[:100])
             return []

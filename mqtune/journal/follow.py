@@ -1,4 +1,4 @@
-"""Follow an experiment from another process: live by pub/sub, completely by the journal."""
+"""Follows an experiment from another process, by live messages and by reads of its journal."""
 
 from __future__ import annotations
 
@@ -19,32 +19,29 @@ from mqtune.journal.connection import connect, database_of, redact
 from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.retry import retrying
 
-#: Entries that one look into the journal takes: enough to catch up fast, few enough to stay small in memory.
+#: The most entries of one read of the journal: enough to catch up fast, and few enough for memory.
 PAGE_COUNT: Final = 1_000
-#: How long a follower tries to reach a server that is away: a restart takes less, and an embedded server that ended
-#: with its driver doesn't come back.
+#: How long a follower tries to reach a missing server, in seconds. A restart takes less. The server of a run on one
+#: machine ends with its driver and doesn't return.
 PATIENCE_S: Final = 10.0
 
 
 class Follower:
     """Reads an experiment's journal entries as they are written: in order, each exactly once.
 
-    They come by pub/sub, which drops messages without an error: when the server cuts a slow reader off, when a
-    connection breaks, when a replica takes over. Each message names its entry and the one before, so what is missing
-    is noticed and read from the journal. Any number of followers cost the experiment nothing.
-
-    One thread uses it.
+    Entries arrive as pub/sub messages, which may get lost without an error. Each message has the id of its entry and of
+    the one before, so the follower notices missing entries and reads them from the journal. Only one thread may use it.
 
     Args:
-        url: the broker's.
+        url: the broker's URL.
         experiment: the experiment's name.
-        from_start: whether to begin with the journal's first entry, or with the next one.
-        patience_s: how long it tries to reach a server that is away.
+        from_start: whether to begin with the journal's first entry. Otherwise it begins with the next new one.
+        patience_s: how long it tries to reach a missing server.
         page_count: the most entries of one read of the journal.
 
     Raises:
-        BrokerUnavailable: there is no Redis at the URL, it refuses the password, or is too old.
-        ConfigurationError: it has no such experiment, or the URL is malformed.
+        BrokerUnavailable: no Redis answers at the URL, it refuses the password, or it is too old.
+        ConfigurationError: the server has no such experiment, or the URL is malformed.
     """
 
     def __init__(
@@ -57,16 +54,16 @@ class Follower:
         page_count: int = PAGE_COUNT,
         timing: Timing = Timing(),
     ) -> None:
-        # redis-py's types allow for the answers of other settings.
-        #: After this silence the journal is asked for news.
+        #: After this many seconds without a message, the journal is read.
         self.silence_s = timing.follow_silence_s
+        # redis-py's types include the results of other settings.
         self._client: Any = connect(url, timing=timing, role="follower")
         self._keys = ExperimentKeys(experiment, database_of(self._client))
         self.journal = RedisJournal(self._client, experiment, patience_s=patience_s)
         self._page_count = page_count
         self._pubsub: Any = None
         self._heard_at = time.monotonic()
-        # Whether the journal may have entries that no message will bring.
+        #: Whether the journal may have entries that did not arrive as messages.
         self._is_behind = True
         try:
             newest = self.newest()
@@ -81,16 +78,16 @@ class Follower:
     def read(self, timeout_s: float) -> list[Entry]:
         """Return the next entries, at most a page, waiting up to *timeout_s* seconds for the first.
 
-        Without entries, the journal had no further one at some moment of the call.
+        If it returns none, the follower had reached the journal's end at some moment of the call.
 
         Raises:
-            BrokerUnavailable: the server was away for too long.
-            ChapterUnavailable: they are in a chapter that can't be read from here.
+            BrokerUnavailable: the server was missing for too long.
+            ChapterUnavailable: the entries are in a chapter that can't be read from here.
         """
         deadline = time.monotonic() + timeout_s
         self._is_behind = self._is_behind or timeout_s <= 0
         while True:
-            entries = self._look_up() if self._is_behind else self._listen(max(0.0, deadline - time.monotonic()))
+            entries = self._read_page() if self._is_behind else self._listen(max(0.0, deadline - time.monotonic()))
             if entries or (not self._is_behind and time.monotonic() >= deadline):
                 return entries
 
@@ -100,10 +97,10 @@ class Follower:
 
     def close(self) -> None:
         """Close the connections."""
-        self._hang_up()
+        self._unsubscribe()
         self._client.close()
 
-    def _look_up(self) -> list[Entry]:
+    def _read_page(self) -> list[Entry]:
         """Return the next page of the journal."""
         entries = self.journal.read(self._last, count=self._page_count)
         self._is_behind = len(entries) == self._page_count
@@ -113,19 +110,19 @@ class Follower:
         return entries
 
     def _listen(self, timeout_s: float) -> list[Entry]:
-        """Return the entry in the next message, if it follows the last one."""
+        """Return the entry in the next message. Return nothing if entries before it are missing."""
         if self._pubsub is None:
             retrying(self._subscribe, patience_s=self.journal.patience_s)
         try:
             message = self._pubsub.get_message(timeout=min(timeout_s, self.silence_s))
         except (redis.ConnectionError, redis.TimeoutError, OSError):
-            self._hang_up()
+            self._unsubscribe()
             return []
         if message is None:
             self._is_behind = time.monotonic() - self._heard_at >= self.silence_s
             return []
         if message["type"] != "message":
-            # Subscribed, perhaps again: earlier entries come from the journal alone.
+            # A new subscription has no earlier messages, so the journal must be read.
             self._is_behind = True
             return []
         self._heard_at = time.monotonic()
@@ -140,11 +137,11 @@ class Follower:
         return [entry]
 
     def _subscribe(self) -> None:
-        self._hang_up()
+        self._unsubscribe()
         self._pubsub = self._client.pubsub()
         self._pubsub.subscribe(self._keys.metrics)
 
-    def _hang_up(self) -> None:
+    def _unsubscribe(self) -> None:
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
             with contextlib.suppress(redis.RedisError, OSError):
@@ -152,23 +149,23 @@ class Follower:
 
 
 def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Event]:
-    """Yield an experiment's events as they happen, in order and exactly once, until it has ended.
+    """Yield an experiment's events as they happen, in order, each exactly once, until its end.
 
     Args:
-        url: the broker's.
+        url: the broker's URL.
         experiment: the experiment's name.
-        from_start: whether to begin with its first event, or with the next one.
+        from_start: whether to begin with its first event. Otherwise it begins with the next new one.
 
     Raises:
-        BrokerUnavailable: the broker can't be reached, or was away for too long.
-        ConfigurationError: it has no such experiment.
+        BrokerUnavailable: the broker can't be reached, or was missing for too long.
+        ConfigurationError: the broker has no such experiment.
         ChapterUnavailable: its oldest events are in chapters that can't be read from here.
         MessageVersionError: a later version of mqtune writes the journal.
     """
     with contextlib.closing(Follower(url, experiment, from_start=from_start)) as follower:
         newest = None if from_start else follower.newest()
         has_ended = newest is not None and isinstance(decode_event(newest.data), ExperimentEnded)
-        # An experiment that has ended may have been continued since, as the journal shows.
+        # An ended experiment may have been continued. Only the journal shows it.
         wait_s = follower.silence_s
         while (entries := _after_the_end(follower) if has_ended else follower.read(wait_s)) or not has_ended:
             for entry in entries:
@@ -179,7 +176,7 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
 
 
 def _after_the_end(follower: Follower) -> list[Entry]:
-    """Return the entries after an experiment's end; none if its server has ended with it."""
+    """Return the entries after an experiment's end, if any. Its server may have ended with it."""
     follower.journal.patience_s = 0.0
     try:
         return follower.read(0)

@@ -1,4 +1,4 @@
-"""How a server is recognized: by an id in its data, by its process, and by its address."""
+"""Identities of a Redis server: an id in its data, its process's id, and its address."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from mqtune.journal.sentinel import shown_host
 
 
 def identity_of(client: RedisClient, *, patience_s: float) -> str:
-    """Return the id in a server's data.
-
-    It is empty if it is missing, or the account may not ask.
-    """
+    """Return the id in a server's data. Empty if it is missing, or without permission."""
     try:
         identity = retrying(lambda: client.get(IDENTITY), patience_s=patience_s)
     except AccessDenied:
@@ -30,7 +27,7 @@ def identity_of(client: RedisClient, *, patience_s: float) -> str:
 
 def identify(client: RedisClient, *, patience_s: float) -> str:
     """Return the id in a server's data, writing one if necessary; empty without permission."""
-    # A full server refuses to set it even to the same value.
+    # Read first: a full server refuses every write, even of the same value.
     if known := identity_of(client, patience_s=patience_s):
         return known
     try:
@@ -41,7 +38,7 @@ def identify(client: RedisClient, *, patience_s: float) -> str:
 
 
 def run_of(client: RedisClient, *, patience_s: float) -> str:
-    """Return the id of a server's process, which a restart changes; empty without permission."""
+    """Return the id of a server's process. Each restart changes it. Empty without permission."""
     try:
         return str(retrying(lambda: client.info("server"), patience_s=patience_s).get("run_id", ""))
     except AccessDenied:
@@ -49,9 +46,11 @@ def run_of(client: RedisClient, *, patience_s: float) -> str:
 
 
 def place_of(client: RedisClient) -> str:
-    """Return a server's address without a login, and the IP addresses of its name after spaces.
+    """Return a server's address, without a login, as text.
 
-    A server on this machine has the machine's name. A master behind Sentinels has their names and no IP address.
+    It has the host with the port and the database, and then, after spaces, the host's IP addresses. For a server on
+    this machine, the host is the machine's name. For a master behind Sentinels, the text has the Sentinels' addresses
+    and the master's name instead, and no IP addresses.
     """
     settings = client.get_connection_kwargs()
     pool, db = client.connection_pool, settings.get("db", 0)
@@ -63,11 +62,11 @@ def place_of(client: RedisClient) -> str:
         return f"{socket.gethostname()}:{path}/{db}".replace(" ", "%20")
     host, port = settings["host"], settings["port"]
     name = socket.gethostname() if is_loopback(host) else host
-    return " ".join([f"{shown_host(name, port)}/{db}", *_numbers_of(host, port)])
+    return " ".join([f"{shown_host(name, port)}/{db}", *_ip_addresses(host, port)])
 
 
-def _numbers_of(host: str, port: int) -> list[str]:
-    """Return the IP addresses of a host, without those of the loopback."""
+def _ip_addresses(host: str, port: int) -> list[str]:
+    """Return the sorted IP addresses of a host, without loopback addresses."""
     with contextlib.suppress(OSError):
         numbers = {str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
         return sorted(number for number in numbers if not ipaddress.ip_address(number.partition("%")[0]).is_loopback)

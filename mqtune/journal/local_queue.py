@@ -1,4 +1,4 @@
-"""The queue between a driver and the worker that it has started: no Celery in between."""
+"""The queue between a driver and the worker that it has started. It needs no Celery."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from mqtune.journal.retry import retrying
 
 logger = logging.getLogger(__name__)
 
-#: The task of an attempt: experiment, trial, number of the attempt, a digest of the experiment's definition, and how
-#: many bytes of a GPU's memory it asks for, where trials do so by their configs.
+#: The task of an attempt: experiment, trial, number of the attempt, and a digest of the experiment's definition. If the
+#: resources depend on the config, the last element is the GPU memory that it asks for, in bytes.
 Task = tuple[str, TrialId, int, str] | tuple[str, TrialId, int, str, int]
 
 
 def encode_task(task: Task) -> str:
-    """Return a task as a message of the queue."""
+    """Encode a task as a message with Celery's headers."""
     headers = {"task": TASK_NAME, "id": "/".join(map(str, task[:3]))}
     return json.dumps({"headers": headers, "task": task})
 
 
 class LocalQueue:
-    """The tasks for one worker, as messages with Celery's headers.
+    """Queues of tasks for one worker.
 
-    So readers of queues understand them.
+    Its messages have Celery's headers, so all readers understand them.
 
     Args:
         client: a checked connection.
-        patience_s: how long calls are repeated while the server is away.
-        closing: once set, calls stop trying.
+        patience_s: how long calls are retried while the server is missing.
+        closing: once set, calls are not retried.
     """
 
     def __init__(self, client: RedisClient, *, patience_s: float, closing: threading.Event | None = None) -> None:
@@ -42,7 +42,7 @@ class LocalQueue:
         self._closing = closing
 
     def put(self, queue: str, task: Task) -> None:
-        """Add a task. A repeated task is run once.
+        """Add a task. Workers run a task once, even if it is added twice.
 
         Raises:
             BrokerUnavailable: no server answers.
@@ -55,9 +55,9 @@ class LocalQueue:
         )
 
     def take(self, queue: str) -> Task | None:
-        """Wait for the next task and take it.
+        """Wait for the next task, and remove it from the queue.
 
-        Return None when none came for some seconds, or a malformed one.
+        Return None if none came for some seconds, or if it was malformed.
 
         Raises:
             BrokerUnavailable: *closing* was set while no server answered.
@@ -72,7 +72,7 @@ class LocalQueue:
         try:
             experiment, trial, attempt, digest, *asked = json.loads(message[1].decode())["task"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            logger.warning("a malformed message was dropped: %s", reprlib.repr(message[1]))
+            logger.warning("a malformed message in a queue was dropped: %s", reprlib.repr(message[1]))
             return None
         task = experiment, TrialId(trial), attempt, digest
         return (*task, asked[0]) if asked else task

@@ -1,4 +1,4 @@
-"""Output of trials: read from files on this machine, or requested from the worker through Redis."""
+"""Output of trials, from files on this machine or from a worker through Redis."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ from mqtune.journal.retry import retrying
 
 LogStream = Literal["stdout", "stderr"]
 
-#: The word on a worker's control channel that has it look for questions about an experiment.
+#: The hint on a worker's control channel that an experiment has questions about output.
 LOGS: Final = "logs"
-#: The largest answer, which Redis sends within a millisecond.
+#: The largest answer. Redis sends it within a millisecond.
 CHUNK_BYTES: Final = 256 * 1024
-#: How long questions and answers lie there if nobody takes them.
+#: Lifetime of questions and answers in Redis, in milliseconds.
 _KEPT_MS: Final = 60_000
-#: The pauses of a reader that waits for an answer, at first and later.
-_LOOK_S: Final = (0.002, 0.05)
-#: The file with the mark of a folder of output, which is on this machine or on a shared disk.
+#: The first and the longest pause between two checks for an answer, in seconds.
+_POLL_S: Final = (0.002, 0.05)
+#: The file with the mark of an output folder. With it a reader recognizes a folder on a shared disk.
 _MARK: Final = ".mqtune-logs"
 _MARK_BYTES: Final = 100
 _OFFSETS: Final = range(-(2**62), 2**62)
 
 
 class LogChunk(NamedTuple):
-    """A part of a file: its bytes, offset, the file's size now, and whether it may grow."""
+    """A part of an output file, and its offset there.
+
+    ``size`` is the current size of the whole file, and ``is_open`` says whether the file may still grow.
+    """
 
     data: bytes
     offset: int
@@ -48,9 +51,9 @@ class LogChunk(NamedTuple):
 
 
 class LogQuestion(NamedTuple):
-    """A question for a stream of an attempt, from an offset on.
+    """A request for an attempt's output from *offset* on. A negative offset counts from the end.
 
-    A negative one counts from the end. ``trial`` is the name of a seat of it.
+    ``trial`` is a trial or a seat. The answer is stored under ``token``.
     """
 
     token: str
@@ -61,12 +64,12 @@ class LogQuestion(NamedTuple):
 
 
 def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
-    """Return at most ``CHUNK_BYTES`` of a file from an offset on.
+    """Return at most ``CHUNK_BYTES`` of a file from *offset* on.
 
-    A negative one counts from the end.
+    A negative offset counts from the end.
 
     Raises:
-        OSError: it can't be read, or is not a regular file.
+        OSError: the file can't be read, or is not a regular file.
     """
     file = open_regular(path)
     try:
@@ -78,12 +81,12 @@ def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
 
 
 def output_path(root: Path, experiment: str, trial: str, attempt: int, stream: LogStream) -> Path:
-    """Return the file of an attempt's output in a log folder; *trial* may name a seat."""
+    """Return the path of an attempt's output file in a log folder. *trial* may be a seat."""
     return root / experiment / trial / f"{attempt}.{stream}"
 
 
 def mark_of(folder: Path) -> str:
-    """Return the mark of a folder; empty without one, or if it is not on this machine."""
+    """Return the mark of a folder. Empty if it is missing or can't be read from this machine."""
     try:
         with open(open_regular(folder / _MARK), "rb") as file:
             return file.read(_MARK_BYTES).decode(errors="replace")
@@ -92,14 +95,14 @@ def mark_of(folder: Path) -> str:
 
 
 def made_mark(folder: Path) -> str:
-    """Return the mark of a folder, writing one if necessary; empty if that is impossible."""
+    """Return the mark of a folder, writing one if necessary. Empty if that is impossible."""
     if mark := mark_of(folder):
         return mark
     aside = folder / f"{_MARK}.{secrets.token_hex(4)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         aside.write_text(secrets.token_hex(16), encoding="ascii")
-        # If two workers mark it at the same time, the second one finds the mark.
+        # Another worker may have marked it just now. Its mark counts.
         with contextlib.suppress(FileExistsError):
             os.link(aside, folder / _MARK)
     except OSError:
@@ -111,19 +114,19 @@ def made_mark(folder: Path) -> str:
 
 
 class LogExchange:
-    """The questions and answers about one experiment.
+    """Carries questions about one experiment's output to workers, and their answers back.
 
-    They lie in keys of the experiment's, so that only an account that may drive it can ask and read, and only one that
-    may work for it can answer. What wakes a worker says nothing but where to look.
+    Both are in keys of the experiment. So only accounts of its drivers can ask and read, and only accounts of its
+    workers can answer. The hint that wakes a worker has only the experiment's name.
 
     Args:
         client: a checked connection.
         experiment: the experiment's name.
-        patience_s: how long calls are repeated while the server is away; by default a worker's time for an answer.
+        patience_s: how long calls are retried while the server is missing; by default ``Timing.log_answer_s``.
     """
 
     def __init__(self, client: redis.Redis, experiment: str, *, patience_s: float | None = None) -> None:
-        # redis-py's types allow for the answers of other settings.
+        # redis-py's types include the results of other settings.
         self._client: Any = client
         self._experiment = experiment
         self._keys = ExperimentKeys(experiment)
@@ -133,11 +136,11 @@ class LogExchange:
     # The reader's side.
 
     def ask(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
-        """Return a part of an attempt's output, from the worker that ran it.
+        """Ask the worker that ran an attempt for a part of its output, and return the answer.
 
         Raises:
-            LogUnavailable: the worker is not connected, doesn't answer, or doesn't have it any more.
-            AccessDenied: the account may not ask.
+            LogUnavailable: the worker is not connected, doesn't answer, or no longer has the output.
+            AccessDenied: the account lacks the permission.
             BrokerUnavailable: no server answers.
         """
         token = secrets.token_hex(8)
@@ -156,12 +159,12 @@ class LogExchange:
             is_connected = retrying(put, patience_s=self._patience_s)
         except AccessDenied as error:
             raise AccessDenied(
-                f"{error}; output of trials is for the accounts of drivers, and of operators for all experiments"
+                f"{error}; only accounts of drivers, or of operators for all experiments, may read output of trials"
             ) from None
         if not is_connected:
             raise LogUnavailable(f"worker {worker}, which ran trial {trial} attempt {attempt}, is not connected")
         began = woken = time.monotonic()
-        wait_s, longest_s = _LOOK_S
+        wait_s, longest_s = _POLL_S
         while (
             answer := retrying(lambda: self._client.lpop(self._keys.log(token)), patience_s=self._patience_s)
         ) is None:
@@ -174,15 +177,16 @@ class LogExchange:
                     lambda: self._client.publish(control_channel(worker, database_of(self._client)), wake),
                     patience_s=self._patience_s,
                 )
-            # The worker's answer is a key, which is looked at less and less often.
+            # The answer appears in a key, which is polled less and less often.
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, longest_s)
         return _chunk_of(answer, worker)
 
     def last_attempt(self, trial: TrialId) -> tuple[int, str]:
-        """Return the number of a trial's last attempt, and its worker, or an empty text.
+        """Return the number of a trial's last attempt, and the name of its worker.
 
-        It is 0 for no such trial. For ``DRIVER`` it is the last run of the submission of the experiment's name.
+        They are 0 and empty if there is no such trial. ``DRIVER`` stands for the submission with the experiment's name,
+        and the number is that of its last run.
 
         Raises:
             BrokerUnavailable: no server answers.
@@ -196,7 +200,7 @@ class LogExchange:
     # The worker's side.
 
     def take(self, worker: str) -> LogQuestion | None:
-        """Return the next question to a worker, or None; skip malformed ones."""
+        """Take the next question to a worker. Return None if there are no more. Skip malformed ones."""
         while (packed := self._client.lpop(self._keys.asked(worker))) is not None:
             try:
                 token, trial, attempt, stream, offset = decode_value(packed)
@@ -208,7 +212,7 @@ class LogExchange:
         return None
 
     def answer(self, question: LogQuestion, outcome: LogChunk | str) -> None:
-        """Answer with a part of the file, or with the reason why it is missing."""
+        """Answer a question, with a part of the file or with the reason why it is unavailable."""
         answer = list(outcome) if isinstance(outcome, LogChunk) else outcome
         with self._client.pipeline() as pipe:
             pipe.rpush(self._keys.log(question.token), encode_value(answer))

@@ -1,4 +1,4 @@
-"""Find this process's owner on a server."""
+"""The owner of this process on a server."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from mqtune.journal.connection import account_of
 
 
 def person(client: redis.Redis) -> Owner:
-    """Return this process's owner on a server; a submitted script belongs to its submitter."""
+    """Return this process's owner on a server. For a submitted script, it is the submitter."""
     me, submitted = this_owner(account_of(client)), this_submission()
     return me if submitted is None or submitted.owner == NOBODY else submitted.owner

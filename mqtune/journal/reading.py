@@ -15,52 +15,56 @@ logger = logging.getLogger(__name__)
 
 #: The approximate size of a page: some 100,000 reports.
 CHUNK_BYTES: Final = 8 * 1024 * 1024
-#: The entries of the first page, any of which may have megabytes, and of the largest one.
+#: The number of entries of the first page. It is small, because each entry may have megabytes.
 FIRST_COUNT: Final = 16
+#: The most entries of a page.
 MOST_COUNT: Final = 10_000
-#: A page may have this many times the entries of the page before it.
+#: A page has at most this many times the entries of the page before it.
 _GROWTH: Final = 4
 
 
 def pages(journal: Journal, after: str = START.entry) -> Iterator[list[Entry]]:
-    """Yield a journal's entries after an entry, in pages of some megabytes.
+    """Yield a journal's entries after the id *after*, in pages of some megabytes.
 
     Raises:
-        ChapterUnavailable: a chapter with some of them can't be read.
+        ChapterUnavailable: the entries of a chapter can't be read.
     """
     count = FIRST_COUNT
     while entries := journal.read(after, count=count):
         yield entries
         if len(entries) < count:
-            # Nothing follows. A server refuses to read behind the last possible id.
+            # This is the end. A further read could be an error: a server refuses to read after the largest possible id.
             return
         after = entries[-1].id
         count = next_count(count, entries)
 
 
 def next_count(count: int, entries: Sequence[Entry], most: int = MOST_COUNT) -> int:
-    """Return the number of entries to read next, after a read of *count* has returned these."""
+    """Return how many entries to read next.
+
+    The last read asked for *count* and returned *entries*.
+    """
     size = sum(len(entry.data) for entry in entries)
     fitting = len(entries) * CHUNK_BYTES // max(size, 1)
     return max(1, min(fitting, count * _GROWTH, most))
 
 
 def entries_after(journal: Journal, after: str = START.entry) -> Iterator[Entry]:
-    """Yield a journal's entries after an entry."""
+    """Yield a journal's entries after the id *after*."""
     return chain.from_iterable(pages(journal, after))
 
 
 def readable_entries(journal: Journal) -> Iterator[Entry]:
-    """Yield a journal's entries without those in unreadable chapters, for deletions."""
+    """Yield a journal's entries. If a chapter can't be read, continue after the last chapter."""
     try:
         yield from entries_after(journal)
     except ChapterUnavailable as error:
-        logger.warning("what is in chapters is left out: %s", error)
+        logger.warning("entries in chapters are left out: %s", error)
         yield from entries_after(journal, journal.chapters()[-1].last)
 
 
 def begins(journal: Journal) -> bool:
-    """Return whether the server has an experiment's first entry, or an unreadable one there."""
+    """Whether the server has an experiment's first entry, readable or not."""
     first = journal.first()
     try:
         return first is not None and isinstance(decode_event(first.data), ExperimentCreated)

@@ -1,4 +1,4 @@
-"""Repeats a call while its server is away or full, or refuses the login."""
+"""Retries a call while its server is missing or full, or refuses the login."""
 
 from __future__ import annotations
 
@@ -31,47 +31,48 @@ from mqtune.journal.stream import without_data
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+#: The longest pause between two tries, in seconds.
 RETRY_MAX_S: Final = 1.0
-#: A thousand workers that have lost their connections at the same time must not all return together. It has a
-#: generator of its own, as trials' drivers are seeded.
+#: Randomises the pauses, so that a thousand workers don't reconnect at the same moment. It is a generator of its own,
+#: because users seed the global one.
 _spread: Final = random.Random()
-#: Errors that pass: the server is away, loading, demoted, or full.
-_AWAY: Final[tuple[type[BaseException], ...]] = (
+#: Temporary errors: the server is missing, loading, demoted, or full.
+_TEMPORARY: Final[tuple[type[BaseException], ...]] = (
     ConnectionError,
     TimeoutError,
     BusyLoadingError,
     ReadOnlyError,
     OutOfMemoryError,
 )
-#: The same errors where redis-py has no class for them, or where the server (6.2) wraps them because a script met them:
-#: its disk is full, its replicas or its master are away, a script holds it up.
-_AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
-#: Errors that no later try mends: the account may not do it. Celery and scripts wrap the server's words; Redis 7.0's
-#: scripts say only "The user executing the script can't run this command".
+#: The codes of temporary errors in a text. redis-py has no class for some, and a server (6.2) wraps those that a script
+#: has caused. They are: the disk is full, replicas or the master are missing, or a long script runs.
+_TEMPORARY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
+#: Errors of missing permissions, which are not retried. Celery and scripts wrap the server's text. A script of Redis
+#: 7.0 says only "The user executing the script can't run this command".
 _DENIED: Final = re.compile(r"NOPERM|ACL failure|no permissions? |the user executing the script can't ", re.IGNORECASE)
-#: The words of a server without memory, in its own error or, where a script met it (6.2), in a script's.
-_FULL_SAYS: Final = "used memory > 'maxmemory'"
+#: A part of the error text of a server without free memory. A server (6.2) wraps it if a script has caused it.
+_FULL_TEXT: Final = "used memory > 'maxmemory'"
 _LOG_IN_AGAIN: Final = "was its password changed? Start this again with the new one in the broker URL"
 
 
-class _Trouble(Enum):
-    """The trouble of a server that is tried again; the value says how it ends."""
+class _Problem(Enum):
+    """Why a call is retried. The value says, for the log, how the problem has ended."""
 
     NONE = ""
-    AWAY = "is back"
-    FULL = "has room"
-    #: The account's password was changed, or the account is gone. For redis-py the server is then away.
-    REFUSED = "takes the login"
+    MISSING = "is back"
+    FULL = "has free memory again"
+    #: The account's password was changed, or the account was deleted. redis-py has an error of the connection for it.
+    REFUSED = "accepts the login"
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether a server has refused a command because its memory is used up."""
-    return _FULL_SAYS in str(error)
+    """Whether a server has refused a command because its memory is used up."""
+    return _FULL_TEXT in str(error)
 
 
 def is_about_server(text: str) -> bool:
-    """Return whether an error that a script has caught is about the server, not about keys."""
-    return bool(_AWAY_CODES.search(text) or _DENIED.search(text) or _FULL_SAYS in text)
+    """Whether a script's error text is about the server, and not about an experiment's keys."""
+    return bool(_TEMPORARY_CODES.search(text) or _DENIED.search(text) or _FULL_TEXT in text)
 
 
 def retrying(
@@ -85,30 +86,30 @@ def retrying(
     on_return: Callable[[], None] = lambda: None,
     timing: Timing = Timing(),
 ) -> T:
-    """Return the result of *call*, and repeat it while the server is away or full.
+    """Return the result of *call*.
 
-    redis-py's own retry would not do: it stops after a number of tries instead of a time, knows no server that is full
-    or refuses a login, and can't be ended by another thread.
+    Retry it while the server is missing or full, or refuses the login. redis-py's own retry is not enough. It counts
+    tries and not seconds, does not retry with a full server or a refused login, and can't be ended by another thread.
 
     Args:
-        call: may be repeated.
-        patience_s: how long it is tried again.
+        call: the call. It must be safe to repeat.
+        patience_s: how long it is retried, in seconds.
         full_patience_s: the same while the server is full; by default *patience_s*.
         refused_patience_s: the same while the server refuses the login; by default *patience_s*.
-        closing: once it is set, nothing is tried again.
-        also: further errors of a server that is away.
-        on_return: called when the server has been away and is back.
+        closing: once set, the call is not retried.
+        also: further errors that mean that the server is missing.
+        on_return: called when the call succeeds after a retry.
 
     Raises:
-        BrokerFull: the server was full for as long.
-        BrokerRefused: the server refused the login for as long.
-        BrokerUnavailable: no answer for *patience_s* seconds, or *closing* was set meanwhile.
-        AccessDenied: the account may not do it.
+        BrokerFull: the server was full for too long.
+        BrokerRefused: the server refused the login for too long.
+        BrokerUnavailable: the server did not answer for too long, or *closing* was set meanwhile.
+        AccessDenied: the account lacks the permission.
     """
-    away = _AWAY + also
-    caught: tuple[type[BaseException], ...] = (*away, ResponseError)
+    temporary = _TEMPORARY + also
+    caught: tuple[type[BaseException], ...] = (*temporary, ResponseError)
     since: float | None = None
-    trouble = _Trouble.NONE
+    problem = _Problem.NONE
     wait_s = timing.first_retry_s
     while True:
         try:
@@ -116,58 +117,58 @@ def retrying(
         except caught as error:
             if _DENIED.search(str(error)):
                 raise AccessDenied(
-                    f"the broker URL's account may not do this: {without_data(error)}; it is for another role or team, "
-                    "or an earlier version made the account: `mqtune fleet acl` of this version makes it again"
+                    f"the broker URL's account may not do this: {without_data(error)}; use an account of the right "
+                    "role and team. If an earlier version made this account, make it again with `mqtune fleet acl`"
                 ) from None
-            if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
+            if not isinstance(error, temporary) and not _TEMPORARY_CODES.search(str(error)):
                 raise
             now = time.monotonic()
-            before, trouble = trouble, _trouble_of(error)
-            patience = {_Trouble.FULL: full_patience_s, _Trouble.REFUSED: refused_patience_s}.get(trouble)
+            before, problem = problem, _problem_of(error)
+            patience = {_Problem.FULL: full_patience_s, _Problem.REFUSED: refused_patience_s}.get(problem)
             patient_s = patience_s if patience is None else patience
-            if trouble is not before and (patient_s or trouble is _Trouble.AWAY):
-                _log_wait(error, trouble, patient_s)
+            if problem is not before and (patient_s or problem is _Problem.MISSING):
+                _log_wait(error, problem, patient_s)
             since = now if since is None else since
             if now - since >= patient_s or (closing is not None and closing.is_set()):
-                raise _given_up(error, trouble, now - since) from None
+                raise _given_up(error, problem, now - since) from None
             (closing or threading.Event()).wait(_spread.uniform(wait_s / 2, wait_s))
             wait_s = min(wait_s * 2, RETRY_MAX_S)
         else:
             if since is not None:
-                logger.warning("Redis %s after %.1f s", trouble.value, time.monotonic() - since)
+                logger.warning("Redis %s after %.1f s", problem.value, time.monotonic() - since)
                 on_return()
             return result
 
 
-def _trouble_of(error: BaseException) -> _Trouble:
+def _problem_of(error: BaseException) -> _Problem:
     if isinstance(error, AuthenticationError | AuthorizationError):
-        return _Trouble.REFUSED
-    return _Trouble.FULL if is_full(error) else _Trouble.AWAY
+        return _Problem.REFUSED
+    return _Problem.FULL if is_full(error) else _Problem.MISSING
 
 
-def _given_up(error: BaseException, trouble: _Trouble, waited_s: float) -> BrokerUnavailable:
-    """Return the error of a caller whose patience has ended."""
-    if trouble is _Trouble.FULL:
+def _given_up(error: BaseException, problem: _Problem, waited_s: float) -> BrokerUnavailable:
+    """Return the error to raise when a call is not retried any more."""
+    if problem is _Problem.FULL:
         waited = f" and refused for {waited_s:.0f} s" if waited_s else ""
         return BrokerFull(f"{FULL}{waited}; {MAKE_ROOM}")
-    if trouble is _Trouble.REFUSED:
+    if problem is _Problem.REFUSED:
         return BrokerRefused(f"{_refused_in_words(error)}; {_LOG_IN_AGAIN}")
     did = "refused" if isinstance(error, ResponseError) else "gave no answer"
     return BrokerUnavailable(f"Redis {did} for {waited_s:.0f} s: {without_data(error)}")
 
 
-def _log_wait(error: BaseException, trouble: _Trouble, patience_s: float) -> None:
-    """Log why a server is tried again, and for how long."""
-    if trouble is _Trouble.FULL:
-        logger.warning("%s, and what takes memory waits; %s", FULL, MAKE_ROOM, extra={"action": "broker_is_full"})
+def _log_wait(error: BaseException, problem: _Problem, patience_s: float) -> None:
+    """Log why a call is retried, and for how long."""
+    if problem is _Problem.FULL:
+        logger.warning("%s, so writes to it wait; %s", FULL, MAKE_ROOM, extra={"action": "broker_is_full"})
         return
     limit = "" if patience_s == math.inf else f" for {patience_s:g} s"
-    if trouble is _Trouble.REFUSED:
+    if problem is _Problem.REFUSED:
         said = _refused_in_words(error)
         logger.warning("%s; %s; trying again%s", said, _LOG_IN_AGAIN, limit, extra={"action": "login_refused"})
         return
-    trouble_in_words = "takes no writes, or is busy" if isinstance(error, ResponseError) else "is away"
-    logger.warning("Redis %s (%s); trying again%s", trouble_in_words, without_data(error), limit)
+    problem_in_words = "takes no writes, or is busy" if isinstance(error, ResponseError) else "is away"
+    logger.warning("Redis %s (%s); trying again%s", problem_in_words, without_data(error), limit)
 
 
 def _refused_in_words(error: BaseException) -> str:

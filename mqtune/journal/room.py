@@ -7,16 +7,16 @@ from typing import Any, Final, NamedTuple, Self
 
 from mqtune.core.keys import ExperimentKeys
 
-#: Used part of the memory from which a server is nearly full. Hours are left to act.
+#: From this used part of its memory on, a server counts as nearly full. Users have hours left to act then.
 NEARLY_FULL: Final = 0.8
-#: First words of a driver's reason to wait while its journal is full.
+#: The first words of a driver's reason to start nothing while its journal is full.
 JOURNAL_FULL: Final = "its journal is full (journal_mb)"
 _MB: Final = 10**6
 #: Description of a full server, and the hint for it.
 FULL: Final = "Redis is full (maxmemory)"
 MAKE_ROOM: Final = (
-    "raise its maxmemory, or make room by mqtune archive or mqtune delete of an experiment that has ended; if none "
-    "has, end the one that fills it first: mqtune end NAME --now; mqtune doctor names the largest"
+    "raise its maxmemory, or archive or delete an ended experiment: mqtune archive NAME, mqtune delete NAME; if none "
+    "has ended, first end the largest: mqtune end NAME --now; for the sizes: mqtune doctor"
 )
 
 
@@ -28,7 +28,7 @@ class Room(NamedTuple):
 
     @classmethod
     def of(cls, info: Mapping[str, object]) -> Self:
-        """Return the memory use from the server's INFO."""
+        """Return the memory use in a server's answer to INFO."""
         used, most, besides = (info.get(name) for name in ("used_memory", "maxmemory", "mem_not_counted_for_evict"))
         counted = (used if isinstance(used, int) else 0) - (besides if isinstance(besides, int) else 0)
         return cls(max(0, counted), most if isinstance(most, int) else 0)
@@ -45,7 +45,7 @@ class Room(NamedTuple):
 
     @property
     def shortage(self) -> str:
-        """The shortage in words, if there is one; else an empty text."""
+        """The shortage of memory as text for people. Empty if it has enough."""
         if self.is_full:
             return f"{FULL}, {self}: no trial begins, and report() waits"
         return f"Redis is nearly full, {self}" if self.part >= NEARLY_FULL else ""
@@ -58,7 +58,7 @@ class Room(NamedTuple):
 class JournalRoom(NamedTuple):
     """The bytes of an experiment's journal, and their limit.
 
-    The limit is 0 for no limit. *capped* has the caps behind it, in words.
+    ``most`` is 0 if it has no limit. ``capped`` names the caps that lower the limit, as text for people.
     """
 
     used: int
@@ -72,12 +72,12 @@ class JournalRoom(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether trials wait with their reports."""
+        """Whether the limit is reached, so that reports wait."""
         return self.part >= 1
 
     @property
     def shortage(self) -> str:
-        """The shortage in words, if there is one; else an empty text."""
+        """The shortage as text for people. Empty if the journal has enough space."""
         if self.is_full:
             return f"{JOURNAL_FULL}, {self}: no trial begins, and report() waits{self.capped}"
         return f"its journal is nearly full (journal_mb), {self}{self.capped}" if self.part >= NEARLY_FULL else ""
@@ -89,20 +89,17 @@ class JournalRoom(NamedTuple):
 def way_to_grow(experiment: str) -> str:
     """Return the hint for an experiment's full journal."""
     return (
-        f"raise it: mqtune set {experiment} journal_mb=N (mqtune doctor shows how much memory its Redis has left), "
-        f"or end the experiment: mqtune end {experiment}"
+        f"raise journal_mb: mqtune set {experiment} journal_mb=N; for the free memory of its Redis: mqtune doctor; or "
+        f"end the experiment: mqtune end {experiment}"
     )
 
 
 def sizes_on(client: Any, experiments: Iterable[str]) -> dict[str, int]:
-    """Return the bytes of server memory of each experiment, largest first.
-
-    Its journal and its checkpoints count.
-    """
+    """Return the bytes of each experiment's journal and checkpoints in Redis, largest first."""
     names = list(experiments)
     with client.pipeline(transaction=False) as pipe:
         for name in names:
-            # Count all elements of a key (0): a journal's first entries are small, and no sample of the others.
+            # samples=0 counts all elements. By default Redis extrapolates from the first ones, which are small here.
             pipe.memory_usage(ExperimentKeys(name).journal, samples=0)
             pipe.memory_usage(ExperimentKeys(name).checkpoints, samples=0)
         measured = [size or 0 for size in pipe.execute()]

@@ -1,4 +1,4 @@
-"""Lua scripts, which a server runs in one step."""
+"""Lua scripts. A Redis server runs each one atomically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PRELUDE: Final = "prelude"
 
 
 class LuaScript:
-    """A Lua script, which any Redis from 6.2 on runs by its hash."""
+    """A Lua script for Redis 6.2 or later. It is called by its hash."""
 
     __slots__ = ("_sha", "text")
 
@@ -25,7 +25,7 @@ class LuaScript:
         self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: redis.Redis, keys: list[str], args: Sequence[object]) -> Any:
-        """Run the script. Send its text to a server that doesn't know it, as after a restart."""
+        """Run the script. If the server doesn't know its hash, as after a restart, send its text."""
         try:
             # This is ``evalsha`` without its two calls in between; redis-py has no types for it.
             return client.execute_command("EVALSHA", self._sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
@@ -39,15 +39,15 @@ def _text(package: str, name: str) -> str:
 
 @cache
 def script(name: str) -> LuaScript:
-    """Return the journal's script of a name; see ``script_in``."""
+    """Return the journal's script with this name. See ``script_in``."""
     return script_in(_JOURNAL, name)
 
 
 @cache
 def script_in(package: str, name: str) -> LuaScript:
-    """Return the script ``lua/<name>.lua`` of a package, after the used parts of the prelude.
+    """Return the script ``lua/<name>.lua`` of a package, with the shared functions that it uses.
 
-    The server defines a script's functions again in each run, so unused parts are left out.
+    Other functions of the prelude are left out, because the server defines all functions of a script again in each run.
     """
     text = _text(package, name)
     for part in reversed(_text(_JOURNAL, _PRELUDE).split("\n\n")):

@@ -1,4 +1,4 @@
-"""Redis Sentinel: URLs that name a master, and connections that follow it."""
+"""Redis Sentinel: URLs with a master's name, and connections to the current master."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from redis.sentinel import (
 
 #: Arguments of redis-py, by their names.
 Options = dict[str, Any]
-#: The schemes of such URLs, and of the server's own URL.
+#: The schemes of URLs of Sentinels, and the scheme of the master's own URL for each.
 SCHEMES: Final = {"sentinel": "redis", "rediss+sentinel": "rediss"}
 FORM: Final = "sentinel://[:password@]host1:26379,host2:26379,host3:26379/NAME/db, or rediss+sentinel://… for TLS"
 _PORT: Final = 26379
-#: The time-out of one Sentinel, after which the next is asked.
+#: Timeout of one Sentinel, in seconds. Then the next one is asked.
 _ASK_S: Final = 1.0
 #: The names of masters that Sentinel allows.
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -29,7 +29,7 @@ _OPTIONS: Final = ("sentinel_username", "sentinel_password")
 
 
 class Sentinels(NamedTuple):
-    """The addresses of a master's Sentinels, its name, and the login of the Sentinels."""
+    """A master's name, the addresses of its Sentinels, and the login for the Sentinels."""
 
     hosts: tuple[tuple[str, int], ...]
     name: str
@@ -37,7 +37,7 @@ class Sentinels(NamedTuple):
 
     @classmethod
     def parsed(cls, url: str) -> tuple[Sentinels, str]:
-        """Return a URL's Sentinels, and a URL of a server with the rest.
+        """Split a URL of Sentinels into the Sentinels and an ordinary URL with its other parts.
 
         Raises:
             ValueError: the URL can't be read.
@@ -48,7 +48,7 @@ class Sentinels(NamedTuple):
         hosts, _, path = place.partition("/")
         name, _, db = path.strip("/").partition("/")
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} after the hosts is not the name of a master.")
+            raise ValueError(f"{name!r} behind the hosts is not the name of a master.")
         options = parse_qsl(query, keep_blank_values=True)
         own = tuple((key.removeprefix("sentinel_"), value) for key, value in options if key in _OPTIONS)
         others = urlencode([(key, value) for key, value in options if key not in _OPTIONS])
@@ -67,12 +67,12 @@ class Sentinels(NamedTuple):
             "retry": None,
             "protocol": 2,
             "driver_info": None,
-            # Without an answer, redis-py takes TLS session tickets for the sign of a broken connection.
+            # It makes redis-py read an answer first. Otherwise it takes TLS session tickets for unexpected data.
             "client_name": "mqtune-sentinels",
         }
 
     def answers(self, tls: Options | None) -> list[str]:
-        """Return the master's address from each Sentinel, or an empty text."""
+        """Ask each Sentinel for the master's address. An empty text means that it has no answer."""
         return [self._answer(host, self.arguments(tls)) for host in self.hosts]
 
     def _answer(self, host: tuple[str, int], arguments: Options) -> str:
@@ -83,7 +83,7 @@ class Sentinels(NamedTuple):
         return ""
 
     def pool(self, settings: Options, tls: Options | None) -> SentinelConnectionPool:
-        """Return a pool whose connections ask for the master each time they connect."""
+        """Return a pool whose connections ask the Sentinels for the master each time they connect."""
         kept = {key: value for key, value in settings.items() if key not in ("host", "port", "connection_class")}
         # redis-py has no types for either.
         manager = Sentinel(list(self.hosts), sentinel_kwargs=self.arguments(tls))  # type: ignore[no-untyped-call]
@@ -99,21 +99,23 @@ def _host(text: str) -> tuple[str, int]:
 
 
 def shown_host(host: str, port: int) -> str:
-    """Return an address in the form of URLs."""
+    """Return ``host:port`` as in a URL: an IPv6 address gets brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_is_master(connection: Any) -> None:
-    """Check that a new connection's server is a master: Sentinels may be late to know.
+    """Check that a new connection leads to a master.
+
+    Sentinels may not know yet that it was demoted.
 
     Raises:
-        redis.ConnectionError: it is a replica.
+        redis.ConnectionError: the server is a replica.
     """
     connection.send_command("ROLE")
     try:
         role = connection.read_response()[0]
     except redis.exceptions.NoPermissionError:
-        # An account of an earlier version; a write to a replica is refused in any case.
+        # An account that an earlier version made. A replica refuses all writes anyway.
         return
     if role not in (b"master", "master"):
-        raise redis.ConnectionError("the server that was the master is a replica now")
+        raise redis.ConnectionError("the former master is a replica now")

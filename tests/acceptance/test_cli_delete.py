@@ -135,7 +135,7 @@ def test_an_archive_keeps_the_earlier_one_of_that_name(
 
     assert len(Results.load("archived-twice")) == 3
     (aside,) = (mqtune_home / "archived-twice").glob("journal-*.msgpack")
-    assert f"it was renamed {aside}" in caplog.text
+    assert f"it was renamed to {aside}" in caplog.text
     earlier = mqtune_home / "earlier"
     earlier.mkdir()
     aside.rename(earlier / "journal.msgpack")

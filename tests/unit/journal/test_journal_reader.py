@@ -122,7 +122,7 @@ def test_a_copy_of_another_journal_is_put_aside(
         assert dict_file.exists()
     else:
         assert [each.read_bytes() for each in aside] == [before]
-        assert f"it was renamed {aside[0]}" in caplog.text
+        assert f"it was renamed to {aside[0]}" in caplog.text
         kept = path.parent / aside[0].name.replace("journal", DICTS).removesuffix(".msgpack") / dict_file.name
         assert kept.read_bytes() == b"the state of its trial"
         assert not dict_file.exists()
@@ -152,7 +152,7 @@ def test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on(path: Path, ca
         writer.write(1)
         read_new(reader, writer.journal)
         assert list(copy.read()) == writer.entries
-    assert "has everything" in caplog.text
+    assert "is complete" in caplog.text
     copy.close()
 
 

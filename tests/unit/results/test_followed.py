@@ -73,7 +73,7 @@ def test_a_copy_that_lacks_entries_says_so(book: Book, file: JournalFile) -> Non
         # In half an entry, of an id of nine characters: the mark of a copy that lacks entries.
         written.write(b"\x92\xa9" + b"\xc1\xc1")
 
-    with pytest.raises(CopyIncomplete, match="lacks the end of experiment 'mine'"):
+    with pytest.raises(CopyIncomplete, match="lacks the last entries of experiment 'mine'"):
         live.take_in(0)
 
 
