@@ -143,7 +143,7 @@ def test_workers_of_another_minor_version_are_warned_of_once(world: World, caplo
     backend.refresh()
 
     (warning,) = [record.getMessage() for record in caplog.records if "99.1.0" in record.getMessage()]
-    assert f"takes no trial of this driver, which is {__version__}" in warning
+    assert f"takes no trial of this driver, which has {__version__}" in warning
     assert "docs/how-to/upgrade.md" in warning
 
 
@@ -196,7 +196,7 @@ def test_a_driver_that_brings_code_says_which_workers_take_it(world: World) -> N
     assert "`mqtune worker --accept-code --broker" in backend.why_no_slot()
     world.join(Resources(cpus=2), 1)
     backend.refresh()
-    assert "takes the code that this driver brings if it is started with --accept-code" in backend.why_no_slot()
+    assert "Only workers started with --accept-code take it" in backend.why_no_slot()
     world.join(Resources(cpus=1, tags=[ACCEPTS_TAG]), 1)
     backend.refresh()
     assert "--accept-code" not in backend.why_no_slot()
@@ -211,7 +211,7 @@ def test_the_account_of_a_team_publishes_to_workers_of_the_team_alone(world: Wor
 
     assert world.sent == [], "others would read its config there"
     assert backend.slots == 0
-    assert "worker everybodys@h serves all experiments, and this account is for one team" in backend.why_no_slot()
+    assert "worker everybodys@h serves all experiments, but this account belongs to one team" in backend.why_no_slot()
     world.join(LARGE, 1, experiments="x*")
     backend.refresh()
     publish(backend, 1)
