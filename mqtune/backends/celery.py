@@ -167,7 +167,7 @@ class CeleryBackend(QueueBackend):
         """Put the tasks of attempts on queues, like ``publish`` for each, with few commands."""
         placed: list[tuple[Offer, str]] = []
         try:
-            for task, shape in itertools.chain.from_iterable(map(self._place_all, offers)):
+            for task, shape in itertools.chain.from_iterable(map(self._tasks_to_publish, offers)):
                 # Count it now, so that the next one goes to another free slot.
                 self._load.put((task.trial, task.attempt), shape.queue)
                 placed.append((task, shape.target))

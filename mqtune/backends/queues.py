@@ -406,11 +406,11 @@ class QueueBackend(ABC):
 
         If a task already waits in a queue, it is published only to another queue with a free slot.
         """
-        for task, shape in self._place_all(Offer(trial, attempt, config)):
+        for task, shape in self._tasks_to_publish(Offer(trial, attempt, config)):
             self._send(task.trial, attempt, config, shape.target)
             self._load.put((task.trial, attempt), shape.queue)
 
-    def _place_all(self, offer: Offer) -> Iterator[tuple[Offer, Shape]]:
+    def _tasks_to_publish(self, offer: Offer) -> Iterator[tuple[Offer, Shape]]:
         """Yield the tasks to publish for an attempt, with the shape for each.
 
         The caller must count each task in ``_load`` before it asks for the next one.
@@ -419,12 +419,12 @@ class QueueBackend(ABC):
         is_apart = self.placement.is_apart(needs)
         beside: Counter[str] = Counter()
         for name in self.placement.tasks(offer.trial, needs):
-            if (shape := self._place(name, offer.attempt, beside)) is not None:
+            if (shape := self._shape_to_publish(name, offer.attempt, beside)) is not None:
                 yield offer._replace(trial=name), shape
             if is_apart:
                 beside[self._load.queues.get((name, offer.attempt), "")] += 1
 
-    def _place(self, name: TrialId, attempt: int, beside: Mapping[str, int]) -> Shape | None:
+    def _shape_to_publish(self, name: TrialId, attempt: int, beside: Mapping[str, int]) -> Shape | None:
         """Return the shape to which a task should be published. None if it should not be published.
 
         If each task of the attempt needs its own worker, *beside* has the number of its other tasks by queue.

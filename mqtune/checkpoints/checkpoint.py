@@ -77,15 +77,15 @@ class Checkpoint:
 
     @property
     def is_dict(self) -> bool:
-        """Whether it is a dict, in ``data``. Otherwise it is a folder, in ``path``."""
+        """Whether the checkpoint is a dict, in ``data``. Otherwise it is a folder, in ``path``."""
         return self._data is not None
 
     @property
     def path(self) -> Path:
-        """The local folder with its files.
+        """The local folder with the checkpoint's files.
 
         Raises:
-            ConfigurationError: it is a dict.
+            ConfigurationError: the checkpoint is a dict.
         """
         if self._path is None:
             raise ConfigurationError(f"checkpoint {self.id or '(unsaved)'} is a dict and has no folder: use its .data")
@@ -98,10 +98,10 @@ class Checkpoint:
 
     @property
     def data(self) -> State:
-        """The dict. Tuples have become lists.
+        """The checkpoint's dict. Tuples have become lists.
 
         Raises:
-            ConfigurationError: it is a folder.
+            ConfigurationError: the checkpoint is a folder.
         """
         if self._data is None:
             raise ConfigurationError(f"checkpoint {self.id or '(unsaved)'} is a folder and not a dict: use its .path")

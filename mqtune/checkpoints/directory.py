@@ -95,10 +95,10 @@ class DirectoryStore(CheckpointStore):
             with self._storing("make the checkpoint store"):
                 os.makedirs(os.path.join(self._root, _STAGING), exist_ok=True)
                 if not os.path.lexists(os.path.join(self._root, _MARK_FOLDER)):
-                    self._mark()
+                    self._write_mark()
         self.check()
 
-    def _mark(self) -> None:
+    def _write_mark(self) -> None:
         work = self._new_workspace()
         try:
             write_file(os.path.join(work, MARK), new_mark())
@@ -217,7 +217,7 @@ class DirectoryStore(CheckpointStore):
     def exists(self, id: CheckpointId) -> bool:  # noqa: A002
         check_id(id)
         with self._storing("look into the checkpoint store"):
-            if self._has(id):
+            if self._has_manifest(id):
                 return True
             # This raises if the folder is not mounted.
             os.stat(os.path.join(self._root, _STAGING))
@@ -225,9 +225,13 @@ class DirectoryStore(CheckpointStore):
 
     def ids(self) -> list[CheckpointId]:
         with self._storing("look into the checkpoint store"):
-            return [CheckpointId(name) for name in sorted(os.listdir(self._root)) if is_id(name) and self._has(name)]
+            return [
+                CheckpointId(name)
+                for name in sorted(os.listdir(self._root))
+                if is_id(name) and self._has_manifest(name)
+            ]
 
-    def _has(self, name: str) -> bool:
+    def _has_manifest(self, name: str) -> bool:
         try:
             os.stat(os.path.join(self._root, name, MANIFEST), follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):

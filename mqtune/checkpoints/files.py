@@ -171,7 +171,7 @@ def scan(source: Path) -> Listing:
                 directories.append(path)
                 waiting.append(path)
                 continue
-            place = _linked(entry.path, path, root, source) if entry.is_symlink() else entry.path
+            place = _link_target(entry.path, path, root, source) if entry.is_symlink() else entry.path
             with _from_source(place):
                 status = os.stat(place, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
@@ -184,7 +184,7 @@ def scan(source: Path) -> Listing:
     return Listing(sorted(files), sorted(directories), shared)
 
 
-def _linked(place: str, path: str, root: str, source: Path) -> str:
+def _link_target(place: str, path: str, root: str, source: Path) -> str:
     target = os.path.realpath(place)
     inside = target.startswith(f"{root}{os.sep}")
     if inside and os.path.isfile(target):
@@ -227,7 +227,7 @@ class Reader:
 
 @contextmanager
 def reading(place: str, translating: Callable[[], AbstractContextManager[None]]) -> Iterator[Reader]:
-    """Open a file for reading. *translating* turns the operating system's errors into mqtune's."""
+    """Open a file for reading. See ``Reader`` for *translating*."""
     with translating():
         descriptor = open_regular(place)
     try:

@@ -145,7 +145,7 @@ class FsspecStore(CheckpointStore):
                 if stored is None:
                     self._put(place, manifest.encode())
         except BaseException:
-            self._withdraw(id, folder, content)
+            self._undo_save(id, folder, content)
             raise
         if stored is not None:
             self._remove(folder)
@@ -172,7 +172,7 @@ class FsspecStore(CheckpointStore):
             )
         return StoredFile(file.path, size, xxh3, file.executable)
 
-    def _withdraw(self, id: CheckpointId, folder: str, content: str) -> None:  # noqa: A002
+    def _undo_save(self, id: CheckpointId, folder: str, content: str) -> None:  # noqa: A002
         """Undo a save that was interrupted, even if the checkpoint is already visible."""
         with suppress(MqtuneError):
             if self.exists(id) and self._manifest(id).content == content:

@@ -44,7 +44,7 @@ def encode_value(value: object) -> bytes:
     """Encode *value* as msgpack. NumPy scalars become numbers.
 
     Raises:
-        TypeError: msgpack can't carry it.
+        TypeError: msgpack can't encode the value.
     """
     return _packed(value, as_number)
 
@@ -53,7 +53,7 @@ def encode_metric(value: object) -> bytes:
     """Encode the value of a metric as ``pack_metrics`` does.
 
     Raises:
-        TypeError: it can't be sent.
+        TypeError: the value can't be sent.
     """
     return _packed(value, _plain_metric)
 
@@ -75,7 +75,7 @@ def decode_value(data: bytes) -> Any:
     try:
         return msgpack.unpackb(data, strict_map_key=False)
     except TypeError as error:
-        # A list or dict as the key of a dict.
+        # msgpack raises this for a list or dict as the key of a dict.
         raise ValueError(str(error)) from None
 
 
@@ -170,7 +170,7 @@ def pack_metrics(
         if not _FLAT.issuperset(map(type, values)) and any(
             isinstance(value, _NESTED) or getattr(value, "ndim", 0) for value in values
         ):
-            # Some keys of nested dicts, such as tuples, can be packed and never unpacked.
+            # Some keys of nested dicts, such as tuples, can be packed but never unpacked.
             decode_value(packed if len(packed) < len(_DEPTH_PREFIX) else _DEPTH_PREFIX + packed)
     except (TypeError, ValueError, OverflowError, AttributeError):
         raise ReportInvalid(_describe_invalid(metrics)) from None

@@ -25,7 +25,7 @@ LOGGERS: Final = "mqtune.loggers"
 @cache
 def _points_in(group: str) -> dict[str, EntryPoint]:
     """Return a group's entry points by name. The first call reads a file of each package."""
-    # Imported here, as most commands need no entry point.
+    # Imported here, because most commands need no entry point.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}

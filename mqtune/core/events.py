@@ -128,7 +128,7 @@ class ExperimentCreated(_Body):
 
     @property
     def owner(self) -> Owner:
-        """The person or program that created it."""
+        """The person or program that created the experiment."""
         return Owner(self.account, self.user, self.host)
 
 
@@ -545,7 +545,7 @@ def _readable_reports(data: bytes, entry: str) -> Reports:
 
 
 def busy_as(experiment: str) -> str:
-    """Return a token that stands for an experiment, because its name may be confidential."""
+    """Return a token that stands for an experiment. An experiment's name may be confidential."""
     return hashlib.sha256(experiment.encode()).hexdigest()[:16]
 
 
@@ -586,22 +586,22 @@ class WorkerInfo:
 
     @property
     def gpu_names(self) -> list[str]:
-        """Its GPUs, each once."""
+        """The worker's GPUs, each once."""
         return [*dict.fromkeys(name for names in self.devices for name in names.split(",") if name)]
 
     @property
     def shared_gpus(self) -> int:
-        """The number of its GPUs that trials share by memory."""
+        """The number of GPUs that trials share by memory."""
         return len(self.gpu_names) if self.gpu_memory_gb and not self.gpus else 0
 
     @property
     def note(self) -> str:
-        """Its impairments as a text for people, which stays the same while nothing changes."""
+        """The worker's impairments as text for people. It stays the same while nothing changes."""
         return "; ".join(impairment.reason for impairment in self.impairments)
 
     @property
     def owner(self) -> Owner:
-        """The owner of its process; NOBODY for a worker of an earlier version."""
+        """The owner of the worker's process. NOBODY for a worker of an earlier version."""
         return Owner(self.account, self.user, self.host) if self.user else NOBODY
 
     def encode(self) -> bytes:
@@ -618,7 +618,7 @@ class WorkerInfo:
         try:
             version, body = decode_value(data)
         except (ValueError, TypeError) as error:
-            raise MessageVersionError(f"a worker is described by {data[:100]!r}: {error}") from None
+            raise MessageVersionError(f"a worker's description can't be read: {data[:100]!r}: {error}") from None
         if not is_version(version, VERSION):
             raise MessageVersionError(
                 f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"

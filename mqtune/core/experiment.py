@@ -452,7 +452,7 @@ class Experiment:
                 self.keys[event.key] = trial.id
             trial.history.append(Transition(TrialStatus.CANDIDATE, event.at, "", event.by))
             self.counts[TrialStatus.CANDIDATE] += 1
-        self._no_longer_waits(trial)
+        self._remove_from_waiting(trial)
         self._advance(trial, TrialStatus.QUEUED, event.reason, event.by, event.at)
         trial.config = event.config
         trial.timeout_s = event.timeout_s
@@ -490,7 +490,7 @@ class Experiment:
             seat = Seat(event.seat, event.worker, event.host, event.queue, tuple(event.devices), *files)
             attempt.seats = (*attempt.seats, seat)
             if attempt.started_at is not None:
-                # The first seats have waited for the last one.
+                # A gang starts with its last seat.
                 attempt.started_at = max(attempt.started_at, event.at)
             return
         attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue
@@ -554,7 +554,7 @@ class Experiment:
     def _close(self, event: TrialClosed) -> None:
         self._driven_at = event.at
         trial = self.trials[event.trial]
-        self._no_longer_waits(trial)
+        self._remove_from_waiting(trial)
         trial.restart = None
         self._advance(trial, TrialStatus(event.status), event.reason, event.by, event.at)
 
@@ -566,7 +566,7 @@ class Experiment:
                 labelled.labels = labelled.labels.after(request.arguments)
                 self.carried_out[request.id] = request.trial
 
-    def _no_longer_waits(self, trial: Trial) -> None:
+    def _remove_from_waiting(self, trial: Trial) -> None:
         for waiting in (self.to_retry, self.to_restart):
             if trial.id in waiting:
                 waiting.remove(trial.id)

@@ -35,12 +35,12 @@ class Impairment(NamedTuple):
 
     @property
     def stops_trials(self) -> bool:
-        """Whether it keeps trials from starting. The kinds in ``WITHOUT`` do not."""
+        """Whether the impairment keeps trials from starting. The kinds in ``WITHOUT`` do not."""
         return self.kind not in WITHOUT
 
     @property
     def reason(self) -> str:
-        """The impairment as a text for people, which stays the same while nothing changes."""
+        """The impairment as text for people. It stays the same while nothing changes."""
         if self.device:
             return f"device {self.device} is quarantined, {self.text}"
         return f"the worker {WITHOUT.get(self.kind, 'takes no trials')}, {self.text}"

@@ -80,7 +80,7 @@ def _machine_hash() -> str:
     with contextlib.suppress(OSError):
         parts.append(os.readlink(_PID_NAMESPACE).encode())
     if not parts:
-        # Rarely needed, and an import costs memory.
+        # Imported here, because it is rarely needed and costs memory.
         import uuid  # noqa: PLC0415
 
         parts = [socket.gethostname().encode(), hex(uuid.getnode()).encode()]
@@ -157,7 +157,7 @@ def open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is this one.
+            # The new descriptor gets the lowest free number, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays open

@@ -191,7 +191,7 @@ def naming(meant: Mapping[str, str]) -> Callable[[object, str], object]:
     def find(self: object, name: str) -> object:
         if name in meant:
             raise no_attribute(type(self).__name__, name, meant)
-        # A property itself raised an AttributeError.
+        # The attribute is a property that raised an AttributeError. Raise that again.
         return object.__getattribute__(self, name)
 
     return find

@@ -182,7 +182,7 @@ def metric_of(definition: Mapping[str, Any]) -> Metric:
     """Return a definition's metrics and outcome constraints in the user's spelling.
 
     Raises:
-        KeyError: it has no metric.
+        KeyError: the definition has no metric.
     """
     metric, constraints = definition["metric"], definition.get(OUTCOME_CONSTRAINTS, ())
     return [*([metric] if isinstance(metric, str) else metric), *constraints] if constraints else metric
@@ -229,7 +229,7 @@ _PLANE: Final = 2
 class _HasPoint(Protocol):
     @property
     def point(self) -> Point:
-        """Its values; lower is better."""
+        """The values of the metrics. Lower is better."""
 
 
 T = TypeVar("T", bound=_HasPoint)

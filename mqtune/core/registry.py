@@ -46,7 +46,7 @@ class Registered:
     group: ClassVar[str] = ""
 
     def describe(self) -> Description:
-        """Return its kind and constructor arguments, as values for a message.
+        """Return the object's kind and constructor arguments, as values for a message.
 
         Override it in a class that keeps its arguments elsewhere.
 
@@ -81,7 +81,7 @@ class Registered:
             description: a result of ``described``.
 
         Raises:
-            ConfigurationError: it needs the user's class or function, or this version doesn't know its kind.
+            ConfigurationError: the object needs the user's class or function, or this version doesn't know its kind.
         """
         arguments = dict(description)
         kind = arguments.pop(cls.role, None)

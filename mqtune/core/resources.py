@@ -105,7 +105,7 @@ class Resources(KnownArguments):
 
     @property
     def of_seat(self) -> Resources:
-        """The resources of one of its seats."""
+        """The resources of one seat."""
         return replace(self, machines=1, seats=1)
 
     @property
@@ -119,12 +119,12 @@ class Resources(KnownArguments):
 
     @property
     def has_gpu(self) -> bool:
-        """Whether it includes a GPU, or a part of one."""
+        """Whether the resources include a GPU or a part of one."""
         return self.gpus > 0 or self.gpu_memory_gb > 0
 
     @property
     def is_shared_by_memory(self) -> bool:
-        """Whether it asks for a part of a GPU by memory alone, without ``gpus``."""
+        """Whether the resources include a part of a GPU by memory alone, without ``gpus``."""
         return self.has_gpu and not self.gpus
 
     @property
@@ -179,8 +179,8 @@ def queue_name(offer: Resources, experiments: str = EVERY) -> str:
 
     Examples are ``mqtune-0-2.gpu1.cpu4`` and ``….cpu4.mem24+a100+nvlink``. Slots of equal shape have the same name on
     every machine. If a worker serves only some experiments, the name of its slots has their patterns:
-    ``….cpu4@team-a-*``. With several patterns, as in ``….cpu4@team-a-*,team-b-*``, it is not the name of one queue: see
-    ``queues_of``.
+    ``….cpu4@team-a-*``. A name with several patterns, as in ``….cpu4@team-a-*,team-b-*``, stands for several queues:
+    see ``queues_of``.
     """
     memory = f".mem{offer.gpu_memory_gb:.12g}" if offer.gpu_memory_gb else ""
     tags = "".join(f"+{tag}" for tag in sorted(offer.tags))

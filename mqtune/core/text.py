@@ -79,7 +79,7 @@ def put(tree: dict[str, Any], name: str, value: object, separator: str = ".") ->
     for key in outer:
         tree = tree.setdefault(key, {})
         if not isinstance(tree, dict):
-            raise ConfigurationError(f"{name}: {key} has a value of its own")
+            raise ConfigurationError(f"{name}: {key} has a value already, which is not a dict")
     tree[last] = value
 
 
@@ -87,7 +87,7 @@ def nested(values: Mapping[str, object], separator: str = ".") -> dict[str, Any]
     """Return values under names such as ``layers.width`` as a nested dict.
 
     Raises:
-        ConfigurationError: a part of a name has a value of its own.
+        ConfigurationError: a part of a name has a value that is not a dict.
     """
     tree: dict[str, Any] = {}
     for name, value in values.items():
@@ -213,7 +213,7 @@ def _print_error(kind: type[BaseException], error: BaseException, trace: Traceba
         sys.__excepthook__(kind, error, trace)
         return
     if isinstance(error, UserCodeFailed) and error.__cause__ is not None:
-        # The place in the user's scheduler, searcher or rule.
+        # Print where the user's scheduler, searcher or rule failed.
         cause = traceback.TracebackException.from_exception(error.__cause__)
         theirs = [frame for frame in cause.stack if not frame.filename.startswith(_PACKAGE)]
         cause.stack = traceback.StackSummary.from_list(theirs)

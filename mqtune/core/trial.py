@@ -49,7 +49,7 @@ class TrialStatus(Enum):
 
     @property
     def expecting_data(self) -> bool:
-        """Whether its reports count: it runs, is paused, or has ended with a result."""
+        """Whether the trial's reports count: it runs, is paused, or has ended with a result."""
         return self in _EXPECTING_DATA
 
     @property
@@ -59,7 +59,7 @@ class TrialStatus(Enum):
 
     @property
     def is_candidate(self) -> bool:
-        """Whether it has no attempt yet."""
+        """Whether the trial has no attempt yet."""
         return self is TrialStatus.CANDIDATE
 
     @property
@@ -74,27 +74,27 @@ class TrialStatus(Enum):
 
     @property
     def is_paused(self) -> bool:
-        """Whether it may be resumed."""
+        """Whether the trial is paused and may be resumed."""
         return self is TrialStatus.PAUSED
 
     @property
     def is_completed(self) -> bool:
-        """Whether it ended by itself, or used its whole budget."""
+        """Whether the trial ended by itself, or used its whole budget."""
         return self is TrialStatus.COMPLETED
 
     @property
     def is_early_stopped(self) -> bool:
-        """Whether the scheduler stopped it."""
+        """Whether the scheduler stopped the trial."""
         return self is TrialStatus.EARLY_STOPPED
 
     @property
     def is_failed(self) -> bool:
-        """Whether its attempts ended in errors. Its config may be proposed again."""
+        """Whether the trial's attempts ended in errors. Its config may be proposed again."""
         return self is TrialStatus.FAILED
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it was abandoned. Its config is never proposed again."""
+        """Whether the trial was abandoned. Its config is never proposed again."""
         return self is TrialStatus.ABANDONED
 
 
@@ -157,7 +157,7 @@ class Labels(NamedTuple):
         return self.changed([tag for tag in tags if tag not in gone], "\n".join(filter(None, (notes, note))))
 
     def match(self, tags: Iterable[str] = (), text: str = "") -> bool:
-        """Whether these have all of *tags*, and *text* in the notes, ignoring its case."""
+        """Whether the labels have all of *tags*, and *text* in the notes. Case is ignored."""
         return set(tags) <= set(self.tags) and text.casefold() in self.notes.casefold()
 
 
@@ -168,7 +168,7 @@ def checked_tags(tags: object) -> list[str]:
     """Return tags as a list without duplicates, in their order.
 
     Raises:
-        ConfigurationError: they are not a list of names.
+        ConfigurationError: *tags* is not a list of names.
     """
     if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
         raise ConfigurationError(f"tags={tags!r:.200} is not a list of names; give a list such as ['baseline', 'v2']")
@@ -188,7 +188,7 @@ def checked_notes(notes: object) -> str:
     """Return *notes* if they are valid.
 
     Raises:
-        ConfigurationError: they are not text, or too long.
+        ConfigurationError: the notes are not text, or too long.
     """
     if not isinstance(notes, str):
         raise ConfigurationError(f"notes={notes!r:.200} is not text; give a string")
@@ -532,7 +532,7 @@ class Attempt:
 
     @property
     def is_open(self) -> bool:
-        """Whether its reports count: it has not ended, and has no order to end."""
+        """Whether the attempt's reports count: it has not ended, and has no order to end."""
         return self.end is None and self.intent is Intent.RUN
 
     def further_seat(self, number: int) -> Seat | None:
@@ -541,7 +541,7 @@ class Attempt:
 
     @property
     def could_not_start(self) -> bool:
-        """Whether its worker requeued it because its process could not start."""
+        """Whether the worker requeued the attempt because its process could not start."""
         has_error = self.error_type not in ("", UNDRIVEN)
         return self.end is AttemptEnd.HANDED_BACK and has_error and not self.pid
 
@@ -628,40 +628,40 @@ class Trial:
 
     @property
     def why_it_pauses(self) -> str:
-        """Why it does not run again immediately, for people."""
+        """Why the trial does not run again immediately, as text for people."""
         pause_s = f"{self.retry_pause_s:.3g}"
         return f"it runs again {pause_s} s after its last attempt, because {self.setbacks} in a row made no progress"
 
     @property
     def is_busy(self) -> bool:
-        """Whether it occupies a slot of the experiment, from QUEUED until its attempt has ended."""
+        """Whether the trial occupies a slot: from QUEUED until its attempt has ended."""
         return (self.status is TrialStatus.QUEUED or self.status is TrialStatus.RUNNING) and not self.outside
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it is abandoned or will be. Its reports no longer count."""
+        """Whether the trial is or will be abandoned. Its reports no longer count."""
         return self.status is TrialStatus.ABANDONED or (
             self.decision is not None and self.decision.action is Action.ABANDON
         )
 
     @property
     def time_created(self) -> datetime | None:
-        """The time when it was created, in UTC."""
+        """The time when the trial was created, in UTC."""
         return self._first(TrialStatus.CANDIDATE)
 
     @property
     def time_queued(self) -> datetime | None:
-        """The time when its first attempt was queued, in UTC."""
+        """The time when the first attempt was queued, in UTC."""
         return self._first(TrialStatus.QUEUED)
 
     @property
     def time_run_started(self) -> datetime | None:
-        """The time when its first attempt was claimed, in UTC."""
+        """The time when the first attempt was claimed, in UTC."""
         return self._first(TrialStatus.RUNNING)
 
     @property
     def time_completed(self) -> datetime | None:
-        """The time of its final status, in UTC."""
+        """The time when the trial reached its final status, in UTC. None before that."""
         return _utc(self.history[-1].at) if self.status.is_terminal and self.history else None
 
     def _first(self, status: TrialStatus) -> datetime | None:
@@ -669,12 +669,12 @@ class Trial:
 
     @property
     def completed_successfully(self) -> bool:
-        """Whether it is COMPLETED."""
+        """Whether the trial is COMPLETED."""
         return self.status is TrialStatus.COMPLETED
 
     @property
     def did_not_complete(self) -> bool:
-        """Whether it has ended with another status than COMPLETED."""
+        """Whether the trial has ended with another status than COMPLETED."""
         return self.status.is_terminal and not self.completed_successfully
 
     @property

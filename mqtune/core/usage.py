@@ -104,7 +104,7 @@ def _use_of(body: object) -> LiveUse | None:
 
 
 def _named(untrusted: object) -> list[tuple[str, object]]:
-    """Return the items with a printable name, or an empty list if it is not a dict."""
+    """Return the items of a dict with a printable name. Return an empty list for another value."""
     values = untrusted.items() if isinstance(untrusted, dict) else ()
     return [(name, value) for name, value in values if isinstance(name, str) and name.isprintable()]
 
@@ -115,5 +115,5 @@ def _device_of(values: object) -> DeviceUse:
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number of at least 0, or None."""
+    """Return *value* if it is a finite number of at least 0, else None."""
     return value if is_number(value) and math.isfinite(value) and value >= 0 else None

@@ -100,11 +100,11 @@ def cut_chapters(copy: Path, offset: int, size: int) -> Iterator[PackedChapter]:
             if filled >= size:
                 raw.seek(offset)
                 data = raw.read(end - offset)
-                yield PackedChapter(Chapter(_id(entry.id, data), first, entry.id, count, filled), data, end)
+                yield PackedChapter(Chapter(_chapter_id(entry.id, data), first, entry.id, count, filled), data, end)
                 offset, first, count, filled = end, "", 0, 0
 
 
-def _id(last: str, data: bytes) -> CheckpointId:
+def _chapter_id(last: str, data: bytes) -> CheckpointId:
     # The id has no dash, so no trial can be read from it.
     return CheckpointId(f"{_PREFIX}{last.replace('-', '.')}.{hashlib.sha256(data).hexdigest()}")
 
@@ -249,10 +249,10 @@ class ChapterReader:
 
     def _entries(self, chapter: Chapter) -> list[Entry]:
         if self._open is None or self._open[0] != chapter.id:
-            self._open = chapter.id, self._fetched(chapter)
+            self._open = chapter.id, self._fetch_chapter(chapter)
         return self._open[1]
 
-    def _fetched(self, chapter: Chapter) -> list[Entry]:
+    def _fetch_chapter(self, chapter: Chapter) -> list[Entry]:
         try:
             self._url = self._url or self._stored_url()
             return _read_with_timeout(
@@ -265,9 +265,9 @@ class ChapterReader:
         folder = Path(tempfile.mkdtemp(prefix="mqtune-chapter-"))
         try:
             target = folder / "read"
-            self._found_store().fetch(chapter.id, target)
+            self._get_store().fetch(chapter.id, target)
             file = target / JOURNAL_FILE
-            if _id(chapter.last, file.read_bytes()) != chapter.id:
+            if _chapter_id(chapter.last, file.read_bytes()) != chapter.id:
                 raise self._unavailable(f"the content of {chapter.id} was changed")
             with file.open("rb") as read:
                 entries = [entry for entry, _ in entries_of(read)]
@@ -281,7 +281,7 @@ class ChapterReader:
             raise self._unavailable(f"{chapter.id} does not have the entries that the server lists for it")
         return entries
 
-    def _found_store(self) -> CheckpointStore:
+    def _get_store(self) -> CheckpointStore:
         if self._store is None:
             self._store = self._journal.chapter_store or open_store(self._stored_url())
         return self._store

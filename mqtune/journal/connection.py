@@ -143,7 +143,7 @@ class RedisClient(redis.Redis):
             # redis-py has no types for it.
             return self.parse_response(connection, args[0], **options)  # type: ignore[no-untyped-call]
 
-        return self._ask(ask)
+        return self._with_connection(ask)
 
     def execute_both(self, first: Sequence[object], second: Sequence[object]) -> tuple[Any, Any]:
         """Send two commands together. Return an answer for each, or the server's error as an object.
@@ -155,7 +155,7 @@ class RedisClient(redis.Redis):
             connection.send_packed_command(connection.pack_commands([first, second]))
             return _answer_or_error(connection), _answer_or_error(connection)
 
-        return self._ask(ask)
+        return self._with_connection(ask)
 
     def close_unused(self, for_s: float) -> None:
         """Close connections that were not used for *for_s* seconds, and all spare ones of the pool."""
@@ -166,17 +166,17 @@ class RedisClient(redis.Redis):
                 self.connection_pool.release(connection)
         self.connection_pool.disconnect(inuse_connections=False)
 
-    def _ask(self, ask: Callable[[Any], T]) -> T:
+    def _with_connection(self, ask: Callable[[Any], T]) -> T:
         """Call *ask* with a connection and return its result. Wait for this command's turn before."""
         if self._turns is not None:
             self._turns.get()
         connection = None
         try:
-            connection = self._take()
+            connection = self._take_connection()
             answer = ask(connection)
         except BaseException as error:
             if connection is not None:
-                self._release(connection, error)
+                self._release_connection(connection, error)
             raise
         else:
             self._idle.append((connection, monotonic()))
@@ -185,7 +185,7 @@ class RedisClient(redis.Redis):
             if self._turns is not None:
                 self._turns.put(None)
 
-    def _take(self) -> Any:
+    def _take_connection(self) -> Any:
         try:
             connection, used_at = self._idle.pop()
         except IndexError:
@@ -195,7 +195,7 @@ class RedisClient(redis.Redis):
         self.connection_pool.release(connection)
         return self.connection_pool.get_connection()
 
-    def _release(self, connection: Any, error: BaseException) -> None:
+    def _release_connection(self, connection: Any, error: BaseException) -> None:
         """Release a connection after an error.
 
         If it broke, return all idle ones to the pool, which checks them.
@@ -540,8 +540,8 @@ def _explain(error: BaseException, url: str) -> BaseException:
             return error
         case redis.sentinel.MasterNotFoundError():
             return BrokerUnavailable(
-                f"no Sentinel at {place} knows a running master of that name ({_briefly(reason)}); check the name "
-                "behind the hosts, and ?sentinel_password=… if the Sentinels ask for one"
+                f"no Sentinel at {place} knows a running master of that name ({_sentinel_answers(reason)}); check the "
+                "name behind the hosts, and ?sentinel_password=… if the Sentinels ask for one"
             )
         case redis.ResponseError() if "unknown command" in reason and "sentinel" in reason.lower():
             return BrokerUnavailable(f"the server at {place} is not a Sentinel; give redis://… for a Redis server")
@@ -596,7 +596,7 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(cause, OSError) and cause.errno in _TEMPORARY
 
 
-def _briefly(reason: str) -> str:
+def _sentinel_answers(reason: str) -> str:
     """Return the Sentinels' answers in an error, without redis-py's description of its client."""
     answers = dict.fromkeys(re.findall(r"> - (.+?)(?=, <|$)", reason))
     return "; ".join(answers) or "they answer"

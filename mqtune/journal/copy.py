@@ -316,7 +316,7 @@ class JournalReader:
             self._begin()
         except OSError as error:
             self._fall_behind(error)
-        return driver_events(self._rest())
+        return driver_events(self._read_rest())
 
     def read(self) -> Iterator[Entry]:
         """Yield all entries that were read so far, from the copy if it has them all.
@@ -490,19 +490,19 @@ class JournalReader:
         begins = self._journal.first()
         # An experiment that has begun has an entry, unless Redis has lost it just now.
         if begins is None or (first == begins and not self._journal.holds(last.id)):
-            raise JournalGone(f"Redis has lost the end of experiment {self._journal.experiment!r}")
+            raise JournalGone(f"Redis has lost the last entries of experiment {self._journal.experiment!r}")
         if [first, last] != [begins, *self._journal.read(after, count=1)]:
             raise _AnotherJournal
         self._has_begun = True
         self.last = self._copied = last.id
-        yield from self._rest()
+        yield from self._read_rest()
         if not self._is_behind:
             try:
                 self._copy.append([])
             except OSError as error:
                 self._fall_behind(error)
 
-    def _rest(self) -> Iterator[Entry]:
+    def _read_rest(self) -> Iterator[Entry]:
         for entries in pages(self._journal, self.last):
             self.keep(entries)
             yield from entries

@@ -114,16 +114,16 @@ class Fleet:
         """
         now, description = time.monotonic(), info.encode()
         is_known = description == self._described and now - self._described_at < hold_s
-        orders, is_described = self._keep(info.name, b"" if is_known else description, hold_s)
+        orders, is_described = self._send_heartbeat(info.name, b"" if is_known else description, hold_s)
         if not is_described:
-            is_known, (orders, _) = False, self._keep(info.name, description, hold_s)
+            is_known, (orders, _) = False, self._send_heartbeat(info.name, description, hold_s)
         if not is_known:
             self._described, self._described_at = description, now
         mark, self.disabled = _decode_orders(orders)
         # The order may have been for an earlier process of this name.
-        return bool(mark) and mark == _mark(info)
+        return bool(mark) and mark == _process_mark(info)
 
-    def _keep(self, worker: str, description: bytes, hold_s: float) -> tuple[bytes, int]:
+    def _send_heartbeat(self, worker: str, description: bytes, hold_s: float) -> tuple[bytes, int]:
         """Send a heartbeat. An empty *description* leaves the stored one.
 
         Return the operator's encoded orders, and 1 if a description is stored, else 0.
@@ -140,7 +140,7 @@ class Fleet:
 
         The worker is notified now. If it can't be reached, its next heartbeat gets the order.
         """
-        self._change_orders(info, lambda _, disabled: (_mark(info), disabled))
+        self._change_orders(info, lambda _, disabled: (_process_mark(info), disabled))
 
     def disable(self, info: WorkerInfo, device: str, by: str) -> None:
         """Order a worker to start no trial on a device until it is enabled, even after a restart.
@@ -322,7 +322,7 @@ def _decode_orders(data: bytes) -> tuple[bytes, dict[str, str]]:
     return b"", {}
 
 
-def _mark(info: WorkerInfo) -> bytes:
+def _process_mark(info: WorkerInfo) -> bytes:
     """Return a mark that tells a worker's process from other processes with its name."""
     return repr(info.joined_at).encode()
 

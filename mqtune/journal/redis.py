@@ -219,14 +219,14 @@ class RedisJournal(Journal):
         """Run a script that appends to the journal."""
         return self._run(name, [self._keys.meta, self._keys.journal, *keys], [self._keys.metrics, *args])
 
-    def _drive(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
+    def _write_as_driver(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
         """Run a script that appends to the journal. It fails if a later driver has the lock."""
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, *keys]
         return self._run(name, keys, [self._keys.metrics, self._epoch, *args])
 
     def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
         lock = holder, description, round(hold_s * 1000)
-        epoch, driver, left_ms, since_ms, _ = self._hold_lock(*lock, dead)
+        epoch, driver, left_ms, since_ms, _ = self._run_lock(*lock, dead)
         if not epoch:
             raise NameTaken(
                 f"experiment {self.experiment!r} is driven by {driver.decode()}, which took it {since_ms / 1000:.0f} s "
@@ -242,13 +242,13 @@ class RedisJournal(Journal):
     def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
         if not self._epoch:
             raise DriverFenced(f"experiment {self.experiment!r}: this driver has not taken its lock")
-        *_, journal_bytes = self._hold_lock(holder, "", round(hold_s * 1000), state=state)
+        *_, journal_bytes = self._run_lock(holder, "", round(hold_s * 1000), state=state)
         return ServerState(journal_bytes)
 
     def unlock(self, holder: str) -> None:
-        self._hold_lock(holder, "", 0)
+        self._run_lock(holder, "", 0)
 
-    def _hold_lock(
+    def _run_lock(
         self, holder: str, description: str, hold_ms: int, dead: str = "", state: DriverState | None = None
     ) -> Any:
         keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
@@ -265,7 +265,7 @@ class RedisJournal(Journal):
         return cast("bytes | None", self._retrying(lambda: self._client.hget(self._keys.meta, "definition")))
 
     def record(self, *events: bytes, definition: bytes | None = None) -> None:
-        self._drive("record", [], [uuid.uuid4().hex, definition or b"", *events])
+        self._write_as_driver("record", [], [uuid.uuid4().hex, definition or b"", *events])
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         keys = [self._keys.trial(trial), self._keys.staged, self._keys.leases]
@@ -275,14 +275,16 @@ class RedisJournal(Journal):
                 queue, task = self.task_of(seat, attempt)
                 keys.append(queue)
                 args.append(task)
-        return bool(self._drive("stage", keys, args))
+        return bool(self._write_as_driver("stage", keys, args))
 
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
         args = [trial, attempt, intent.value, event, ended, self._control, self.experiment]
-        return cast("Intended", self._drive("intend", [self._keys.trial(trial), self._keys.staged], args).decode())
+        return cast(
+            "Intended", self._write_as_driver("intend", [self._keys.trial(trial), self._keys.staged], args).decode()
+        )
 
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        return bool(self._drive("close", [self._keys.trial(trial)], [attempt, event]))
+        return bool(self._write_as_driver("close", [self._keys.trial(trial)], [attempt, event]))
 
     def order(self, orders: Sequence[Order]) -> list[bool]:
         keys = [self._keys.driver, *(self._keys.trial(order.trial) for order in orders)]
@@ -293,7 +295,7 @@ class RedisJournal(Journal):
         self._retrying(lambda: self._client.hsetnx(self._keys.checkpoints, checkpoint, data))
 
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
-        self._drive("drop", [self._keys.checkpoints], [event, *checkpoints])
+        self._write_as_driver("drop", [self._keys.checkpoints], [event, *checkpoints])
 
     def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
         return cast("bytes | None", self._retrying(lambda: self._client.hget(self._keys.checkpoints, checkpoint)))
@@ -335,7 +337,7 @@ class RedisJournal(Journal):
             some = attempts[begin : begin + LOOK_COUNT]
             args = [self._epoch, round(lease_s * 1000), *itertools.chain.from_iterable(some)]
             last, *under_way = self._run("look", [self._keys.driver], args)
-            # The newest entry of the last script: if an attempt ended before an earlier script, its end is before it.
+            # Keep the last script's newest entry. It is after the end of each attempt that an earlier script missed.
             newest = last.decode()
             are_under_way += map(bool, under_way)
         return AttemptCheck(newest, are_under_way)
@@ -345,7 +347,7 @@ class RedisJournal(Journal):
     ) -> bool:
         keys = [self._keys.trial(trial), self._keys.leases, self._keys.staged]
         hints = self._control, self.experiment
-        return bool(self._drive("lose", keys, [trial, attempt, guard, event, repr(timestamp), read, *hints]))
+        return bool(self._write_as_driver("lose", keys, [trial, attempt, guard, event, repr(timestamp), read, *hints]))
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         now_ms = self._now_ms()

@@ -35,17 +35,17 @@ class Room(NamedTuple):
 
     @property
     def part(self) -> float:
-        """Used part of the memory; 0 without a limit."""
+        """The used part of the memory, such as 0.5. 0 without a limit."""
         return self.used / self.most if self.most else 0.0
 
     @property
     def is_full(self) -> bool:
-        """Whether it refuses commands that take memory."""
+        """Whether the server refuses commands that take memory."""
         return self.part > 1
 
     @property
     def shortage(self) -> str:
-        """The shortage of memory as text for people. Empty if it has enough."""
+        """The shortage of memory as text for people. Empty if the server has enough."""
         if self.is_full:
             return f"{FULL}, {self}: no trial begins, and report() waits"
         return f"Redis is nearly full, {self}" if self.part >= NEARLY_FULL else ""
@@ -67,7 +67,7 @@ class JournalRoom(NamedTuple):
 
     @property
     def part(self) -> float:
-        """Used part of the limit; 0 without a limit."""
+        """The used part of the limit, such as 0.5. 0 without a limit."""
         return self.used / self.most if self.most else 0.0
 
     @property

@@ -33,7 +33,7 @@ class LuaScript:
             return client.execute_command("EVAL", self.text, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
 
 
-def _text(package: str, name: str) -> str:
+def _read_script(package: str, name: str) -> str:
     return (resources.files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 
 
@@ -49,8 +49,8 @@ def script_in(package: str, name: str) -> LuaScript:
 
     Other functions of the prelude are left out, because the server defines all functions of a script again in each run.
     """
-    text = _text(package, name)
-    for part in reversed(_text(_JOURNAL, _PRELUDE).split("\n\n")):
+    text = _read_script(package, name)
+    for part in reversed(_read_script(_JOURNAL, _PRELUDE).split("\n\n")):
         defined = re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE)
         if any(re.search(rf"^(?!--).*\b{function}\b", text, re.MULTILINE) for function in defined):
             text = f"{part}\n\n{text}"

@@ -113,7 +113,7 @@ class States:
         answers = self._ask([("HMGET", ExperimentKeys(name).meta, *_FIELDS) for name in asked])
         by_name = dict(zip(asked, answers, strict=True))
         self._denied |= {name for name, answer in by_name.items() if answer is None}
-        return {name: _state(answer) for name, answer in by_name.items() if answer is not None}
+        return {name: _state_of(answer) for name, answer in by_name.items() if answer is not None}
 
     def under_way(self, names: Iterable[str]) -> Mapping[str, AttemptCounts]:
         """Return how many attempts of each of these experiments run and wait, by experiment.
@@ -171,7 +171,7 @@ class States:
         return ask_each(self._client, commands, patience_s=self._patience_s)
 
 
-def _state(fields: Sequence[bytes | None]) -> State:
+def _state_of(fields: Sequence[bytes | None]) -> State:
     last, until, read, size, most = fields
     return State(
         (last or b"").decode(errors="replace"),

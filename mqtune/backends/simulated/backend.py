@@ -101,12 +101,12 @@ class Simulated:
         self._conditions = Conditions(
             slots=slots,
             checkpoints=checkpoints,
-            start_delay=_draw("start_delay_s", start_delay_s, rng),
-            report_delay=_draw("report_delay_s", report_delay_s, rng),
-            decision_delay=_draw("decision_delay_s", decision_delay_s, rng),
-            stop_delay=_draw("stop_delay_s", stop_delay_s, rng),
-            life=None if life_s is None else _draw("life_s", life_s, rng),
-            away=_draw("away_s", away_s, rng),
+            start_delay=_make_draw("start_delay_s", start_delay_s, rng),
+            report_delay=_make_draw("report_delay_s", report_delay_s, rng),
+            decision_delay=_make_draw("decision_delay_s", decision_delay_s, rng),
+            stop_delay=_make_draw("stop_delay_s", stop_delay_s, rng),
+            life=None if life_s is None else _make_draw("life_s", life_s, rng),
+            away=_make_draw("away_s", away_s, rng),
         )
         self._fleet: SimulatedFleet | None = None
 
@@ -220,7 +220,7 @@ class SimulatedBackend:
         """Do nothing, because a simulation has no connections."""
 
 
-def _draw(name: str, delay: Delay, rng: random.Random) -> Draw:
+def _make_draw(name: str, delay: Delay, rng: random.Random) -> Draw:
     if callable(delay):
         return lambda: checked_seconds(name, delay(rng))
     seconds = checked_seconds(name, delay)

@@ -152,16 +152,16 @@ class SimulatedRun:
 
     @property
     def position(self) -> int:
-        """The number of its reports so far, with those before its checkpoint."""
+        """The number of the trial's reports so far, with those before the checkpoint."""
         return self.begins_behind + self.sequence
 
     def new_checkpoint(self) -> CheckpointId:
-        """Return the id of its next checkpoint."""
+        """Return the id of the run's next checkpoint."""
         self.checkpoints += 1
         return checkpoint_id(self.claim.trial, self.claim.attempt, self.checkpoints, in_memory=True)
 
     def segment(self, timestamp: float, checkpoint: str) -> Segment:
-        """Encode its latest report.
+        """Encode the run's latest report.
 
         Raises:
             TypeError: the metrics can't be encoded.
@@ -219,7 +219,7 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """Its name in the journal."""
+        """The worker's name in the journal."""
         return f"simulated-{self.number}"
 
 
@@ -312,7 +312,8 @@ class SimulatedFleet:
         if self._idle_waits > self.most_idle_waits:
             raise MqtuneError(
                 f"the simulation of {self.experiment!r} can't continue: no trial runs, and no further event is due; "
-                f"{len(self.queue)} attempts wait, and {self.alive} workers are alive"
+                f"{len(self.queue)} attempts wait, and {self.alive} workers are alive; check that the searcher suggests "
+                "configs, and that the scheduler resumes paused trials"
             )
         until = self.clock.now + seconds
         journal, before, carry_out = self._journal, self._journal.written_to, self._agenda.carry_out_instant
@@ -357,16 +358,16 @@ class SimulatedFleet:
         def hear(_: None) -> None:
             if run.told is Intent.RUN and not run.is_over:
                 run.is_quiet = True
-                self._in(self._conditions.stop_delay(), Precedence.HEARD, self._end_as_told, run)
+                self._plan(self._conditions.stop_delay(), Precedence.HEARD, self._end_by_intent, run)
             run.told = intent
 
-        self._in(self._conditions.decision_delay(), Precedence.HEARD, hear)
+        self._plan(self._conditions.decision_delay(), Precedence.HEARD, hear)
 
     def ask_to_save(self, trial: TrialId, attempt: int) -> None:
         """Order a running attempt to save a checkpoint."""
         run = self._running(trial, attempt)
         if run is not None and self._conditions.checkpoints:
-            self._in(self._conditions.decision_delay(), Precedence.HEARD, self._save, run)
+            self._plan(self._conditions.decision_delay(), Precedence.HEARD, self._save, run)
 
     def let_go_on(self, trial: TrialId, attempt: int, sequence: int) -> None:
         """Let an attempt in lockstep continue after the report *sequence*."""
@@ -380,7 +381,7 @@ class SimulatedFleet:
                 run.waits = False
                 self._work(run)
 
-        self._in(self._conditions.decision_delay(), Precedence.HEARD, hear)
+        self._plan(self._conditions.decision_delay(), Precedence.HEARD, hear)
 
     def expired(self) -> list[TrialId]:
         """Return the trials with an expired lease. Their workers are dead."""
@@ -397,14 +398,14 @@ class SimulatedFleet:
         run = self._runs.get(trial)
         return run if run is not None and run.claim.attempt == attempt else None
 
-    def _in(self, delay_s: float, order: Precedence, action: Callable[[Any], None], subject: Any = None) -> None:
+    def _plan(self, delay_s: float, order: Precedence, action: Callable[[Any], None], subject: Any = None) -> None:
         self._agenda.note(self.clock.now + delay_s, order, action, subject)
 
     # Workers.
 
     def _plan_death(self, worker: Worker) -> None:
         if self._conditions.life is not None:
-            self._in(self._conditions.life(), Precedence.DONE, self._die, worker)
+            self._plan(self._conditions.life(), Precedence.DONE, self._die, worker)
 
     def _die(self, worker: Worker) -> None:
         worker.is_alive = False
@@ -416,7 +417,7 @@ class SimulatedFleet:
             self._journal.renew([run.claim], LEASE_S)
             self._lost[run.trial] = self.clock.now + LEASE_S
             self._release(run)
-        self._in(self._conditions.away(), Precedence.DONE, self._return_worker, worker)
+        self._plan(self._conditions.away(), Precedence.DONE, self._return_worker, worker)
 
     def _return_worker(self, worker: Worker) -> None:
         worker.is_alive = True
@@ -434,7 +435,7 @@ class SimulatedFleet:
     def _plan_claim(self) -> None:
         if self.queue and self._free and not self._claim_is_due:
             self._claim_is_due = True
-            self._in(0.0, Precedence.DONE, self._claim)
+            self._plan(0.0, Precedence.DONE, self._claim)
 
     def _claim(self, _: None) -> None:
         self._claim_is_due = False
@@ -481,9 +482,9 @@ class SimulatedFleet:
         run = self._runs[claim.trial] = SimulatedRun(claim, worker, beside, grant.assignment, encoder)
         for other in workers:
             other.run = run
-        self._in(self._conditions.start_delay(), Precedence.DONE, self._begin, run)
+        self._plan(self._conditions.start_delay(), Precedence.DONE, self._begin, run)
         if grant.assignment.timeout_s is not None:
-            self._in(grant.assignment.timeout_s, Precedence.DONE, self._time_out, run)
+            self._plan(grant.assignment.timeout_s, Precedence.DONE, self._time_out, run)
         return True
 
     def _release(self, run: SimulatedRun) -> None:
@@ -521,7 +522,7 @@ class SimulatedFleet:
         try:
             run.seconds, run.next = seconds, _ = next(run.items)
         except StopIteration:
-            self._in(0.0, Precedence.DONE, self._return, run)
+            self._plan(0.0, Precedence.DONE, self._return, run)
         except Exception as error:  # noqa: BLE001 - an error in user code fails the trial
             self._fail(run, error)
         else:
@@ -575,7 +576,7 @@ class SimulatedFleet:
         """Let trials continue that wait because the journal was full."""
         held, self._held = self._held, {}
         for run in (run for run, is_due in held.items() if is_due):
-            self._in(0.0, Precedence.DONE, self._report, run)
+            self._plan(0.0, Precedence.DONE, self._report, run)
 
     def _put_checkpoint(self, run: SimulatedRun, checkpoint: CheckpointId) -> None:
         """Save a checkpoint with the run's position."""
@@ -603,9 +604,9 @@ class SimulatedFleet:
         if not run.is_quiet:
             run.is_quiet = True
             error = AttemptTimeout(f"the attempt ran for {run.assignment.timeout_s:g} s, which is its timeout_s")
-            self._in(self._conditions.stop_delay(), Precedence.HEARD, lambda _: self._fail(run, error, outlived=True))
+            self._plan(self._conditions.stop_delay(), Precedence.HEARD, lambda _: self._fail(run, error, outlived=True))
 
-    def _end_as_told(self, run: SimulatedRun) -> None:
+    def _end_by_intent(self, run: SimulatedRun) -> None:
         self._end(run, run.ended(run.told.effect.end, self.clock.time()))
 
     def _end(self, run: SimulatedRun, ended: AttemptEnded) -> None:

@@ -95,7 +95,7 @@ def make_source(reports: Reports) -> Source:
             raise ConfigurationError(
                 f"Simulated: the reports of {config!r} are {items!r:.80}; give a list or a generator of (seconds, metrics)"
             )
-        return _after(_checked(items), after) if after else _checked(items)
+        return _items_after(_checked(items), after) if after else _checked(items)
 
     return source
 
@@ -126,7 +126,7 @@ def _checked(items: Iterable[Item | Exception]) -> Iterator[Item]:
         yield seconds, metrics
 
 
-def _after(items: Iterator[Item], reports: int) -> Iterator[Item]:
+def _items_after(items: Iterator[Item], reports: int) -> Iterator[Item]:
     """Return the items after a number of reports.
 
     Errors don't count as reports, and are skipped.
