@@ -32,7 +32,7 @@ else:
     # Decoded values are checked by these types.
     #: The fields of a message or a config.
     Body = dict
-    #: A float or an int, which stays an int.
+    #: A float or an int. Decoding does not turn an int into a float.
     Number = int | float
 #: The readable part of a segment: trial, attempt, first sequence number, reports, and the number of missing reports.
 _Segment = tuple[Any, Any, Any, list[Any], int]

@@ -150,12 +150,12 @@ class TrialStaged(_Body):
     #: Whether the searcher suggested the config, and suggests it again in a replay.
     suggested: bool = True
     reason: str = ""
-    #: Its origin: "searcher", "scheduler", "user" or, for a retry, "driver".
+    #: The origin of the attempt: "searcher", "scheduler", "user" or, for a retry, "driver".
     by: str = ""
     #: The checkpoint that it starts from, and the other trial that saved it. Both may be empty.
     checkpoint: str = ""
     source: str = ""
-    #: The longest duration of the attempt.
+    #: The longest duration of the attempt, in seconds; None for no limit.
     timeout_s: Number | None = None
     #: The labels of a new trial.
     tags: list[str] = field(default_factory=list)
@@ -371,7 +371,7 @@ class Requested(_Body):
 
     KIND: ClassVar[str] = "requested"
     OPTIONS: ClassVar[str] = "arguments"
-    #: Chosen by the client. The same id is the same request.
+    #: Chosen by the client. A repeated request has the same id.
     id: str
     action: str
     #: The trial, or empty if the request concerns the experiment.

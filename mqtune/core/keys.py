@@ -32,7 +32,7 @@ The fleet, shared by all experiments::
                                             claim expires; without a worker, when it was submitted or returned
     mqtune:unacked                  hash    messages that Celery's workers have received and not acknowledged. With
                                             kombu's own key, all Celery applications on the server would share them
-    mqtune:unacked:index            zset    their ids -> time of receipt
+    mqtune:unacked:index            zset    the ids of these messages -> time of receipt
     mqtune:unacked:mutex            string  lock of the process that checks them; expires
     mqtune:quota:<pattern>          zset    running "<experiment>/<trial>" under that quota -> server time (ms) at
                                             which its lease expires; expires
@@ -42,7 +42,7 @@ One experiment ``E``::
     mqtune:x:{E}:meta               hash    definition  msgpack, from the newest driver
                                             last        id of the newest journal entry
                                             bytes       of the journal's entries in Redis
-                                            most_bytes  their limit, above which trials have to wait; 0 for no limit
+                                            most_bytes  limit of bytes, at which reports have to wait; 0 for no limit
                                             driver_until  server time (ms) at which the driver's lock expires or expired
                                             on_loss     continue | finish | stop: the workers' action without a driver
                                             loss_ms     delay after driver_until, in ms
@@ -121,10 +121,13 @@ One experiment ``E``::
                                                         requested resources: "2:apart:8 GPUs, 4 CPUs"; or ""
                                             seated_until  server time (ms) until which a claim reserves a seat while
                                                           others are free
-                                            start       the event of its start, until then
+                                            start       of a gang's seat: the event of its start, until all seats are
+                                                        claimed
                                             address     of a seat, for the other seats
-                                            ended_as    cause of the end that counts: itself | failure | worker; or ""
-                                            end         the event of that end; the last seat appends it
+                                            ended_as    of a gang's seat 0: how the seat that ended the gang has ended,
+                                                        itself | failure | worker; or ""
+                                            end         of a gang's seat 0: the event of that end; the last seat
+                                                        appends it
                                             importing_since  server time (ms) at which the trainable's import began, or
                                                              ""
 

@@ -61,14 +61,14 @@ OF_MODULES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("MedianStoppingRule", "MedianPruner", "PercentilePruner"), "mqtune.MedianStopping(…)"),
     "PopulationBasedTraining": "mqtune.PBT(…)",
 }
-#: Methods and attributes of their tuners.
+#: Methods and attributes of tuners in Ray Tune and Optuna.
 OF_TUNERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("fit", "optimize", "tune"), "tuner.run()"),
     "enqueue_trial": "tuner.add(config)",
     "get_results": "tuner.results()",
     **dict.fromkeys(("best_trial", "best_params", "best_value"), "tuner.run().best"),
 }
-#: Attributes of their results.
+#: Attributes of results in Ray Tune and Optuna.
 OF_RESULTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("get_best_result", "get_best_trial", "best_trial"), "results.best"),
     **dict.fromkeys(("get_dataframe", "trials_dataframe"), "results.dataframe()"),

@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 from mqtune.core.resources import queues_of
 
 Priority = Literal["high", "normal", "low"]
-#: Highest first.
+#: All priorities, the highest first.
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 #: Celery message priority of each experiment priority. kombu keeps a Redis list for each. The list for "normal" has the
 #: queue's own name, and also gets the messages without a priority.

@@ -104,7 +104,7 @@ def cell_value(text: str) -> object:
     return text
 
 
-#: Spellings of Python, pandas and R.
+#: Values that Python, pandas and R write as words into table cells.
 _WORDS: Final = {
     "True": True,
     "False": False,

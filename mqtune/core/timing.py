@@ -48,7 +48,7 @@ class Timing:
     log_answer_s: float = 10.0
     #: Interval at which a worker is woken again, because a wake-up may be lost in a reconnect.
     wake_again_s: float = 1.0
-    #: After this silence the journal is checked for a lost last message.
+    #: If a follower gets no message for this long, it reads the journal, because the last message may be lost.
     follow_silence_s: float = 5.0
     #: A control channel silent for this long is broken.
     channel_silence_s: float = 75.0
@@ -69,7 +69,7 @@ class Timing:
     unclaimed_s: float = 10.0
     #: Interval of the check that all running and staged attempts still exist.
     look_at_attempts_s: float = 10.0
-    #: Pause before retrying a store that could not be written.
+    #: Pause before the driver tries again to move old entries into a store that could not be written.
     trim_retry_s: float = 30.0
     #: Interval at which a driver states its demand and reads its share.
     look_at_shares_s: float = 1.0

@@ -564,15 +564,15 @@ class Trial:
     config: Config
     status: TrialStatus = TrialStatus.CANDIDATE
     attempts: list[Attempt] = field(default_factory=list)
-    #: All its statuses, in order.
+    #: All statuses of the trial, in order.
     history: list[Transition] = field(default_factory=list)
     #: The trial whose checkpoint or config its first attempt started with.
     parent: TrialId | None = None
-    #: The longest duration of an attempt, in seconds.
+    #: The longest duration of an attempt, in seconds; None for no limit.
     timeout_s: Number | None = None
     #: Its tags and notes.
     labels: Labels = NO_LABELS
-    #: The user's own name for it, or empty. No other trial has it.
+    #: The user's own unique name for the trial, or empty.
     key: str = ""
     #: Whether a person evaluates it outside, and no worker runs it.
     outside: bool = False
@@ -580,7 +580,7 @@ class Trial:
     decision: Decision | None = None
     #: If a user's loop has paused it on a report, the checkpoint that it had at that report.
     pause_point: CheckpointId | None = None
-    #: How it restarts as soon as it is paused. None if it stays paused.
+    #: How the trial restarts as soon as it is paused. None if it stays paused.
     restart: Restart | None = None
     #: The checkpoint from which it may continue: its newest one, or the one that its attempt started from.
     checkpoint: CheckpointId = CheckpointId("")
