@@ -139,10 +139,8 @@ class QueueBackend(ABC):
     to claim it runs it. ``placement`` defines the tasks of an attempt.
 
     Args:
-        client: a checked connection.
         broker: the same server, as a URL.
         journal: the experiment's journal on that server.
-        clock: the server's clock.
         title: the task's name in Flower.
         digest: a digest of the experiment's definition.
         resources: the resources of each trial. ``asks`` sets others for an attempt.

@@ -39,7 +39,6 @@ class Tenant(NamedTuple):
 
     Attributes:
         broker: the id in the broker's data. A copy of the data has the same id.
-        experiment: the experiment's name.
         run: the id of the broker's process. A copy has another one. Empty if unknown.
         place: the broker's address, as ``journal.identity.place_of`` returns it. Empty if unknown.
     """
@@ -138,7 +137,6 @@ class CheckpointStore(ABC):
         ``save`` returns, the checkpoint does not exist. Saving the same content again does nothing.
 
         Args:
-            id: the checkpoint's permanent name.
             source: the folder. Nothing may write to it during the call.
             counters: numbers or strings by name.
 

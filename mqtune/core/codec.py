@@ -220,8 +220,6 @@ class ReportEncoder:
     Only one thread may use it.
 
     Args:
-        trial: the attempt's trial.
-        attempt: the attempt's number.
         packer: a packer by ``report_packer``, which several encoders may share.
     """
 

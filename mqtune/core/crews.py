@@ -23,13 +23,10 @@ class Crew:
 
     Args:
         queue: the queue of their slots, with the experiments in its name.
-        version: their version of mqtune.
         gpus: the number of GPUs of each slot.
         cpus: the number of CPU cores of each slot.
         gpu_memory_gb: the GPU memory of each slot.
-        tags: the tags of each slot.
         slots: the number of slots of each worker. Idle slots that take no trials are left out.
-        workers: the number of workers.
         names: the names of up to five workers.
         shared_gpus: the number of GPUs of each worker that trials share by memory.
         notes: why slots take no trials, as a text by worker, for up to twenty workers.

@@ -115,7 +115,6 @@ class Experiment:
     Only ``apply`` and ``apply_report`` change it. Work for one event does not grow with the number of trials.
 
     Args:
-        name: the experiment's name.
         metric: the metric to optimise, or a list of metrics and outcome constraints, such as "latency <= 10".
         mode: "min" or "max", or a list with one for each metric.
         max_failures: how many times a trial is run again after its own code has failed; -1 for no limit.

@@ -75,7 +75,6 @@ class RowConverter(Generic[T]):
     """Converts dataclass objects to lists of their values and back, faster than as dicts.
 
     Args:
-        kind: the dataclass.
         types: the types of those fields that have another type in rows, by name.
     """
 

@@ -26,7 +26,6 @@ class Submission(NamedTuple):
     Attributes:
         name: its name, and the default name of its experiment.
         script: the script's path in the bundle.
-        arguments: the script's arguments.
         bundle: the digest of the bundle with its code.
         owner: the person or program that has submitted it.
         at: the time of the submission, in seconds since the epoch, by the server's clock.

@@ -49,12 +49,9 @@ class LiveUse(NamedTuple):
     """Current use of an attempt, and its figures so far.
 
     Attributes:
-        attempt: number of the attempt.
-        devices: current use of each device.
         cpus: number of processors kept busy since the last sample; None if unknown.
         memory_bytes: resident memory of its processes; None if unknown.
         idle: for how many seconds each device has been idle. It has only devices about which the worker warned.
-        usage: its figures.
     """
 
     attempt: int

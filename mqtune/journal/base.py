@@ -115,7 +115,6 @@ class Assignment(NamedTuple):
     """The work of an attempt. Readers of its encoded form ignore unknown keys.
 
     Attributes:
-        config: the trial's config.
         checkpoint: the checkpoint that it starts from, or empty.
         timeout_s: how long it may run; None for no limit. The encoded form calls it ``ttl_s``.
         gang: the number and resources of its seats, as in ``Resources.gang``; empty for one seat.
@@ -509,8 +508,6 @@ class Journal(ABC):
             attempts: the last attempt of each trial in the entries or on the server.
             events: events to append after the entries.
             requests: the entry's id for the id of each request among the entries.
-            definition: the experiment's definition.
-            chapters: the chapters in the store.
             first: the experiment's first entry, if there are chapters.
         """
 

@@ -21,8 +21,6 @@ class CodeExchange:
     """Stores and fetches the code bundle of one experiment. A worker's account can only read it.
 
     Args:
-        client: a checked connection.
-        experiment: the experiment's name.
         submitted: whether to use the bundle of the submission of that name instead. Only a driver's account may read
             it.
         patience_s: how long calls are retried while the server is missing.

@@ -269,7 +269,6 @@ class JournalReader:
     ``complete`` succeeds.
 
     Args:
-        journal: the journal to read.
         copy: its copy. It may lack the newest entries, or be another journal's.
     """
 

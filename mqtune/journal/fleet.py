@@ -50,7 +50,6 @@ class Fleet:
     A worker without a heartbeat leaves the register.
 
     Args:
-        client: a checked connection.
         patience_s: how long calls are retried while the server is missing.
         closing: once set, calls are not retried.
         token: a unique token of the worker's process; by default a new one.
@@ -83,7 +82,6 @@ class Fleet:
         """Take or renew a worker's name for *hold_s* seconds. With 0 seconds, release it.
 
         Args:
-            worker: the name.
             hold_s: how long the name is reserved.
             dead: the token of a worker that is known to be dead. Its name is taken without waiting.
 

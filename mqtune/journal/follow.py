@@ -33,8 +33,6 @@ class Follower:
     the one before, so the follower notices missing entries and reads them from the journal. Only one thread may use it.
 
     Args:
-        url: the broker's URL.
-        experiment: the experiment's name.
         from_start: whether to begin with the journal's first entry. Otherwise it begins with the next new one.
         patience_s: how long it tries to reach a missing server.
         page_count: the most entries of one read of the journal.
@@ -152,8 +150,6 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
     """Yield an experiment's events as they happen, in order, each exactly once, until its end.
 
     Args:
-        url: the broker's URL.
-        experiment: the experiment's name.
         from_start: whether to begin with its first event. Otherwise it begins with the next new one.
 
     Raises:

@@ -31,7 +31,6 @@ class LocalQueue:
     Its messages have Celery's headers, so all readers understand them.
 
     Args:
-        client: a checked connection.
         patience_s: how long calls are retried while the server is missing.
         closing: once set, calls are not retried.
     """

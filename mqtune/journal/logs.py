@@ -120,8 +120,6 @@ class LogExchange:
     workers can answer. The hint that wakes a worker has only the experiment's name.
 
     Args:
-        client: a checked connection.
-        experiment: the experiment's name.
         patience_s: how long calls are retried while the server is missing; by default ``Timing.log_answer_s``.
     """
 

@@ -131,7 +131,6 @@ class RedisJournal(Journal):
 
     Args:
         client: a checked connection. Many journals and threads may share it.
-        experiment: the experiment's name.
         patience_s: how long calls are retried while the server is missing.
         closing: once set, calls are not retried.
     """

@@ -92,7 +92,7 @@ def retrying(
     tries and not seconds, does not retry with a full server or a refused login, and can't be ended by another thread.
 
     Args:
-        call: the call. It must be safe to repeat.
+        call: must be safe to repeat.
         patience_s: how long it is retried, in seconds.
         full_patience_s: the same while the server is full; by default *patience_s*.
         refused_patience_s: the same while the server refuses the login; by default *patience_s*.

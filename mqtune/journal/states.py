@@ -90,7 +90,6 @@ class States:
     """Reads the states of experiments. Those that this account may not read are left out.
 
     Args:
-        client: a checked connection.
         patience_s: how long calls are retried while the server is missing.
     """
 

@@ -60,7 +60,6 @@ class WorkerProcess:
     """A worker process on this machine. It ends when the process that started it is gone.
 
     Args:
-        log: the file for its output.
         arguments: the arguments of Python that start the worker.
         environment: additional environment variables.
         has_importer: whether a fork of this process becomes the worker's first importer.
@@ -201,7 +200,6 @@ class PrivateWorker(WorkerProcess):
         """Let the worker connect and run trials. If it has ended, ``problem`` says why.
 
         Args:
-            broker: the server's URL.
             code_root: a folder above the trainable.
             slots: settings of ``mqtune worker`` for its slots.
             ahead: its only experiment, and a digest of the experiment's definition. The worker imports its trainable

@@ -135,7 +135,6 @@ class SimulatedBackend:
     """A driver's session with simulated workers. Each seat of an attempt takes a worker.
 
     Args:
-        fleet: the workers.
         workers: the number of workers, dead ones included.
         offer: the resources that each slot offers; None for the resources that trials ask for.
         resources: the resources of each trial. ``asks`` sets others for an attempt.

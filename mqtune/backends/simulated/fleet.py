@@ -261,7 +261,6 @@ class SimulatedFleet:
     trials, but not with reports. Only one thread may use it.
 
     Args:
-        experiment: the experiment's name.
         source: returns the reports of a trial.
         conditions: all delays, and the number of slots.
         keeps_journal: whether entries stay in the journal after they were read.

@@ -249,7 +249,9 @@ def test_a_constraint_that_can_not_be_meant_is_named_at_once(text: Any, says: st
 
 @pytest.mark.parametrize("alone", [LIMIT, [LIMIT]])
 def test_a_constraint_alone_is_nothing_to_optimise(alone: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"bounds alone; give what .*: metric=\['loss', 'latency <= 10'\]"):
+    with pytest.raises(
+        ConfigurationError, match=r"only constraints; give the metric .*: metric=\['loss', 'latency <= 10'\]"
+    ):
         tuner_of(alone)
 
 

@@ -219,7 +219,7 @@ def test_bad_arguments_and_another_experiments_searcher_are_refused() -> None:
         mqtune.Repeater(3)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="searcher='best' is not a searcher"):
         mqtune.Repeater("seed", "best")
-    with pytest.raises(ConfigurationError, match="Repeater goes by one metric"):
+    with pytest.raises(ConfigurationError, match="Repeater supports one metric"):
         mqtune.Tuner(
             curve, {"seed": mqtune.choice([1])}, metric=["loss", "x"], mode="min", searcher=mqtune.Repeater("seed")
         )
