@@ -64,10 +64,7 @@ class Shape:
         return min(self.slots, self.gpus * (self.offer.shared_bytes // shared)) if shared else self.slots
 
     def at_workers(self, needs: Resources, most: int) -> SlotRoom:
-        """Return the slots grouped by workers, for tasks that need these resources.
-
-        At most *most* of the slots may be taken.
-        """
+        """Return the slots by groups of workers. At most *most* of them may be taken."""
         shared = needs.shared_bytes
         each_gpu = self.offer.shared_bytes // shared if shared else 0
         groups = (
@@ -83,10 +80,7 @@ class Shape:
 
     @property
     def size(self) -> tuple[object, ...]:
-        """A sort key.
-
-        Scarce slots come last: those with many tags, then much GPU memory, then many cores.
-        """
+        """A sort key: slots with many tags, much GPU memory or many cores come last."""
         tags = sorted(self.offer.tags)
         return len(tags), self.offer.gpu_memory_gb, self.offer.cpus, tags
 
@@ -110,10 +104,7 @@ class _Load:
             self.busy[queue] -= 1
 
     def free(self, shape: Shape) -> int:
-        """Return a shape's number of slots minus the number of its tasks of this experiment.
-
-        It is negative if tasks wait.
-        """
+        """Return a shape's slots minus its tasks of this experiment. Negative if tasks wait."""
         return shape.slots - self.busy[shape.queue]
 
     def choose(self, shapes: Collection[Shape]) -> Shape:
@@ -276,10 +267,7 @@ class QueueBackend(ABC):
         self._log_notes()
 
     def _targets(self, crew: Crew) -> list[str]:
-        """Return the queues of workers that serve this experiment. The account may lack permissions.
-
-        The patterns of the experiments are part of a queue's name.
-        """
+        """Return the queues of workers that serve this experiment, even without permissions."""
         return [queue for pattern, queue in patterned(crew.queue) if fnmatchcase(self._experiment, pattern)]
 
     def pool(self) -> Pool:
@@ -443,10 +431,7 @@ class QueueBackend(ABC):
         return shape if elsewhere or self._may_use(shape.target) else None
 
     def _shape_of(self, shapes: Collection[Shape], needs: Resources) -> Shape:
-        """Return the best of the shapes for a task.
-
-        Without shapes, return an empty one with its needs.
-        """
+        """Return the best of the shapes for a task. Without shapes, return an empty one."""
         return self._load.choose(shapes) if shapes else self._make_empty_shape(needs)
 
     def _task(self, name: TrialId, attempt: int) -> Task:
@@ -517,8 +502,5 @@ _SHOWN_WORKERS: Final = 5
 
 @lru_cache
 def _offer(gpus: float, cpus: int, gpu_memory_gb: float, tags: tuple[str, ...]) -> Resources:
-    """Return the resources that slots offer.
-
-    It is cached, because most workers of a fleet are equal.
-    """
+    """Return the resources that slots offer, cached because most workers are equal."""
     return Resources(gpus=gpus, cpus=cpus, gpu_memory_gb=gpu_memory_gb, tags=tags)

@@ -134,10 +134,7 @@ class ExperimentCreated(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStaged(_Body):
-    """The driver stages an attempt, and puts it into a queue afterwards.
-
-    Attempt 1 creates the trial.
-    """
+    """The driver stages an attempt, and queues it afterwards. Attempt 1 creates the trial."""
 
     KIND: ClassVar[str] = "staged"
     MAP: ClassVar[str] = "resources"
@@ -644,10 +641,7 @@ def readable_events(entries: Iterable[tuple[str, bytes]]) -> Iterator[Event]:
 
 
 def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Event]]:
-    """Return the drivers' events by their cursor.
-
-    Events with one cursor keep the journal's order.
-    """
+    """Return the drivers' events by their cursor, in the order of the journal."""
     by_cursor: dict[Cursor, list[Event]] = defaultdict(list)
     for id_, data in entries:
         if data.startswith(REPORTS_PREFIX):

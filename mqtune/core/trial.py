@@ -280,10 +280,7 @@ def is_in_memory(checkpoint: CheckpointId) -> bool:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a metric's value is a number.
-
-    NaN and infinities are numbers, True and False are not.
-    """
+    """Whether a metric's value is a number, NaN and infinity included. Bools are not."""
     # The first check is the fast way for most values.
     return value.__class__ is float or (isinstance(value, int | float) and not isinstance(value, bool))
 

@@ -192,10 +192,7 @@ class AttemptCheck(NamedTuple):
 
 
 class Order(NamedTuple):
-    """An order to a running attempt: save a checkpoint, or continue after a report.
-
-    It replaces an earlier order of the same kind.
-    """
+    """An order to save a checkpoint or to continue. It replaces an earlier one of its kind."""
 
     trial: TrialId
     attempt: int
@@ -213,10 +210,7 @@ class Order(NamedTuple):
 
     @classmethod
     def save(cls, trial: TrialId, attempt: int, number: int) -> Order:
-        """Return the order to save a checkpoint.
-
-        It has an effect only if *number* is a new highest one.
-        """
+        """Return the order to save a checkpoint. Only a new highest *number* has an effect."""
         return cls(trial, attempt, f"save:{number}")
 
     @classmethod
@@ -322,10 +316,7 @@ class Journal(ABC):
     # For the driver.
 
     def room(self) -> Room | None:
-        """Return the room in the server's memory.
-
-        None if there is no server, or no permission to ask.
-        """
+        """Return the room in the server's memory. None without a server or the permission."""
         return None
 
     @abstractmethod
@@ -341,10 +332,7 @@ class Journal(ABC):
 
     @abstractmethod
     def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
-        """Renew the lock of *holder* for *hold_s* seconds.
-
-        Store the driver's state, and return the server's.
-        """
+        """Renew the lock for *hold_s* seconds. Store the driver's state; return the server's."""
 
     @abstractmethod
     def unlock(self, holder: str) -> None:
@@ -360,10 +348,7 @@ class Journal(ABC):
 
     @abstractmethod
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
-        """Append *event*, and let workers claim the attempt.
-
-        Return False if it or a later one was staged before.
-        """
+        """Append that an attempt is staged. Return False if it or a later one was staged before."""
 
     @abstractmethod
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
@@ -428,10 +413,7 @@ class Journal(ABC):
 
     @abstractmethod
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
-        """Return up to *count* unclaimed seats, oldest first.
-
-        They were staged at least *older_than_s* seconds ago.
-        """
+        """Return up to *count* seats, unclaimed for *older_than_s* seconds or more, oldest first."""
 
     @abstractmethod
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
@@ -445,10 +427,7 @@ class Journal(ABC):
         """
 
     def first(self) -> Entry | None:
-        """Return the experiment's first entry, or None.
-
-        It stays on the server when chapters are made.
-        """
+        """Return the experiment's first entry, or None. It always stays on the server."""
         entries = self.read(START.entry, count=1)
         return entries[0] if entries else None
 
@@ -563,10 +542,7 @@ class Journal(ABC):
 
     @abstractmethod
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
-        """Store a checkpoint's data until it is dropped.
-
-        Afterwards, a report or ``saved`` must name it.
-        """
+        """Store a checkpoint's data until it is dropped. A report or ``saved`` must name it then."""
 
     @abstractmethod
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
@@ -577,10 +553,7 @@ class Journal(ABC):
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        """Renew leases, including expired ones.
-
-        Return the answer for each claim, usually its orders.
-        """
+        """Renew leases, even expired ones. Return each claim's answer, usually its orders."""
 
     @abstractmethod
     def compare(self, fared: Fared, worker: str, device: str) -> Others:

@@ -99,10 +99,7 @@ def experiments_on(client: Any, *, patience_s: float) -> list[str]:
 
 
 def _time(value: bytes) -> float:
-    """Return a time that a worker wrote.
-
-    A malformed one counts as 0, so that attempts don't fail.
-    """
+    """Return a time that a worker wrote; 0 for a malformed one, so that attempts don't fail."""
     with contextlib.suppress(ValueError):
         if math.isfinite(time_s := float(value)):
             return time_s
@@ -118,10 +115,7 @@ def room_of(client: RedisClient, *, patience_s: float) -> Room | None:
 
 
 def number(value: bytes | None) -> int:
-    """Return a number that a worker wrote.
-
-    A malformed one counts as 0, so that drivers don't fail.
-    """
+    """Return a number that a worker wrote; 0 for a malformed one, so that drivers don't fail."""
     # Python refuses numbers of thousands of digits.
     return int(value) if value is not None and value.isdigit() and len(value) < _DIGITS else 0
 
@@ -482,10 +476,7 @@ class RedisJournal(Journal):
         self._run("erase", names, [self._epoch])
 
     def _upload(self, key: str, entries: Iterable[Entry]) -> int:
-        """Replace the content of a stream by entries, at least one.
-
-        Return the bytes of their events.
-        """
+        """Replace a stream's content by entries, at least one. Return the bytes of their events."""
         self._client.delete(key)
         source, size = iter(entries), 0
         while some := list(itertools.islice(source, UPLOAD_COUNT)):

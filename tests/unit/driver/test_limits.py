@@ -109,7 +109,7 @@ def test_while_its_journal_is_full_no_trial_begins_its_reports_wait_and_a_warnin
         "its full",
     ]
     assert re.match(
-        full + rf"; raise journal_mb: mqtune set {bench.experiment.name} journal_mb=N .*mqtune end", caplog.messages[1]
+        full + rf"; raise journal_mb: mqtune set {bench.experiment.name} journal_mb=N; .*mqtune end", caplog.messages[1]
     )
     assert re.fullmatch(full, bench.driver.waiting_for)
     assert len(bench.experiment.trials) == 2
