@@ -132,7 +132,8 @@ __all__ = [
     "uniform",
 ]
 
-# A trial process imports mqtune for ``report`` alone, and must not wait for redis and celery: names are found when used.
+# Each name is imported at its first use. A trial's process imports mqtune only for ``report``, and must not wait for
+# the imports of redis and celery.
 _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("ASHA", "PromotionASHA"), "mqtune.schedulers.asha"),
     "FIFO": "mqtune.schedulers.base",

@@ -1,4 +1,4 @@
-"""The actions of a driver on trials, as data. Each checks and journals itself."""
+"""The actions of a driver, as data: each has a method that checks and journals it."""
 
 from __future__ import annotations
 
@@ -54,30 +54,30 @@ logger = logging.getLogger(__name__)
 
 _NO_CHECKPOINT: Final = CheckpointId("")
 
-#: The most bytes that a packed config may have, with all else that stages an attempt: driver and Redis keep those of
-#: all trials.
+#: Largest size of an encoded ``TrialStaged`` event. Driver and Redis keep these events of all trials in memory.
 MAX_CONFIG_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """The state that an action is checked against, and the journal that it is written to."""
+    """The state and the journal that an action uses to check and write itself."""
 
     journal: Journal
-    #: The fold, which says whether an action is allowed. The caller applies the written events.
+    #: The fold, to check whether the action is allowed. The caller applies the written events to it.
     experiment: Experiment
-    #: The time of the events, and how far the driver has come.
+    #: The time of the new events, in seconds since the epoch.
     at: float
+    #: The driver's position in the journal.
     cursor: Cursor
-    #: Dicts that are lost, and that the fold may still have.
+    #: Dict checkpoints that the server has lost, and the fold may still have.
     lost: Collection[CheckpointId]
-    #: The resources that a config asks for. None if all trials ask for the same.
+    #: Returns the resources for a config. None if all trials have the same resources.
     asks: Callable[[Config], Resources] | None = None
-    #: The resources of all trials, or one of them. All have as many seats.
+    #: The resources of all trials or, if they depend on the config, an example. The number of seats is always the same.
     resources: Resources = Resources()  # noqa: RUF009 - frozen
 
     def has(self, checkpoint: CheckpointId) -> bool:
-        """Whether a dict is there, as far as the driver knows."""
+        """Whether a dict checkpoint still exists, as far as the driver knows."""
         return checkpoint not in self.lost and checkpoint in self.experiment.trials[trial_of(checkpoint)].checkpoints
 
 
@@ -92,22 +92,23 @@ class DriverAction(Protocol):
     """One action of a driver."""
 
     def write(self, to: Writing) -> list[Written]:
-        """Check the action, journal it in the step that carries it out, and return the new events.
+        """Check the action, and carry it out and journal it in one step on the server.
 
-        It changes nothing in this process.
+        Return the new events. Nothing in this process changes: the caller applies the events. After an error nothing
+        was done.
 
         Raises:
-            InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
-            ConfigurationError: a config is larger than ``MAX_CONFIG_BYTES``, or can't be sent; nothing was done.
-            JournalGone: the server has lost the journal; nothing was done.
+            InvalidTransition: the trial's status doesn't allow the action, or the trial's end is already decided.
+            ConfigurationError: a config is larger than ``MAX_CONFIG_BYTES``, or can't be sent.
+            JournalGone: the server has lost the journal.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Stage the next attempt of a trial, or the first of a new one, and offer it to the slots.
+    """Stage the next attempt of a trial, or the first attempt of a new one.
 
-    An attempt that is evaluated outside is not offered.
+    Workers may claim the attempt from then on. An attempt with ``outside`` is only journaled: a person evaluates it.
     """
 
     trial: TrialId
@@ -119,9 +120,9 @@ class Stage:
     source: TrialId | None = None
     timeout_s: float | None = None
     labels: Labels = NO_LABELS
-    #: The key by which the garbage collector keeps *checkpoint* until now.
+    #: The key under which ``CheckpointGC`` protects *checkpoint* until the attempt is staged.
     holder: Hashable = None
-    #: The id of the request that this carries out, here and below; empty for none.
+    #: The id of the request that this action carries out. Empty without a request. The same in other actions.
     request: str = ""
     key: str = ""
     outside: bool = False
@@ -137,7 +138,7 @@ class Stage:
         return [Written(event, packed)]
 
     def prepare(self, to: Writing) -> tuple[TrialStaged, bytes]:
-        """Check the action, and return its event, which is not journaled, and that encoded.
+        """Check the action, and return its event and the encoded event, without journaling it.
 
         Raises:
             as ``write``.
@@ -147,7 +148,7 @@ class Stage:
             known.check(TrialStatus.QUEUED)
         checkpoint, source = self.checkpoint, self.source
         if is_in_memory(checkpoint) and not to.has(checkpoint):
-            # Redis has lost it since it was named.
+            # Redis has lost the checkpoint since it was chosen.
             checkpoint, source = _newest(known, to.lost), None
         event = TrialStaged(
             trial=self.trial,
@@ -177,28 +178,31 @@ class Stage:
         return event, packed
 
     def _choose_resources(self, to: Writing, known: Trial | None) -> Resources | None:
-        """Return what the attempt asks for by its config: as the one before, if that had the same."""
+        """Return the resources for the config. Return None if all trials have the same resources.
+
+        If the trial's last attempt had the same config, its resources are used again.
+        """
         if to.asks is None:
             return None
         before = None if known is None or known.config != self.config else known.attempt.resources
-        # An earlier driver's function may have asked for another number of seats.
+        # The function of an earlier driver's script may have returned another number of seats.
         return before if before is not None and before.seats == to.resources.seats else to.asks(self.config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
-    """Have a trial stopped, paused, completed, failed or abandoned.
+    """Stop, pause, complete, fail or abandon a trial.
 
-    One whose attempt has ended is closed.
+    If no attempt of the trial is under way, this closes the trial, see ``Close``.
     """
 
     trial: Trial
     action: Action
     by: str
     reason: str
-    #: The report that it is decided on; 0 for none.
+    #: The sequence number of the report on which this is decided. 0 if it is not decided on a report.
     sequence: int = 0
-    #: With a pause: how the trial restarts immediately.
+    #: For a pause after which the trial restarts immediately: config and checkpoint of the restart.
     restart: Restart | None = None
     request: str = ""
 
@@ -214,11 +218,11 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """End a trial's attempt so that the trial runs again, under a later driver; once."""
+    """End a trial's attempt, so that the trial runs again later. Repeating this does nothing."""
 
     trial: Trial
     reason: str
-    #: HAND_BACK, or GIVE_WAY, which leaves it time to save; the first replaces the second.
+    #: HAND_BACK, or GIVE_WAY, which leaves the trial time to save. HAND_BACK replaces an earlier GIVE_WAY.
     intent: Intent = Intent.HAND_BACK
 
     def write(self, to: Writing) -> list[Written]:
@@ -229,7 +233,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """End, or pause, a trial that has no attempt under way."""
+    """End or pause a trial that has no attempt under way."""
 
     trial: Trial
     status: TrialStatus
@@ -258,14 +262,17 @@ class Close:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lose:
-    """End an attempt as lost.
+    """End a trial's current attempt as lost.
 
-    Do nothing if it has ended, if *guard* no longer holds, or if its trial has reports behind the entry *read*.
+    Do nothing if the attempt has ended, if *guard* no longer holds on the server, or if the journal has reports of the
+    trial that the driver has not read.
     """
 
     trial: Trial
     error: str
+    #: The id of the newest entry that the driver has read.
     read: str
+    #: The condition that the server checks, such as an expired lease.
     guard: Guard = "expired"
     error_type: str = ""
 
@@ -290,14 +297,17 @@ class Lose:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Have a running trial save a checkpoint as soon as it can."""
+    """Tell a running trial to save a checkpoint as soon as it can."""
 
     trial: Trial
     request: str = ""
 
     @property
     def order(self) -> Order:
-        """The order to the trial's attempt. It is new only if the attempt has reported or saved since."""
+        """The order to the trial's attempt.
+
+        It stays the same until the attempt has reported or saved.
+        """
         attempt = self.trial.attempt
         saved_by, saved = attempt_and_number(_newest(self.trial))
         return Order.save(self.trial.id, attempt.number, 1 + attempt.reports + saved * (saved_by == attempt.number))
@@ -317,35 +327,41 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class AnswerQuestion:
-    """Answer the question in a report, whose trial waits for it; repeating it does no harm."""
+    """Answer the question that a trial has asked in a report. The trial waits for the answer.
+
+    Repeating this does nothing.
+    """
 
     report: Report
     answer: object
 
     @property
     def order(self) -> Order:
-        """The order that lets the trial go on with the answer."""
+        """The order with the answer, after which the trial continues."""
         text = base64.b64encode(encode_value(self.answer)).decode()
         return Order.go(self.report.trial, self.report.attempt, self.report.sequence, text)
 
     def write(self, to: Writing) -> list[Written]:
         order = self.order
         if (size := len(order.word.rpartition(":")[2])) > MAX_ANSWER_CHARS:
-            raise ConfigurationError(f"the answer to trial {order.trial} is too long: {size:,} characters, encoded")
+            raise ConfigurationError(
+                f"the answer to trial {order.trial} is too long: encoded it has {size:,} characters, and the most is "
+                f"{MAX_ANSWER_CHARS:,}"
+            )
         to.journal.order([order])
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Answer a request: it is carried out, or refused for a reason.
+    """Journal the answer to a request."""
 
-    ``trial`` is the one that it was about, or made.
-    """
-
+    #: The id of the request.
     id: str
+    #: Whether it was carried out. Otherwise it is refused, and ``reason`` says why.
     is_done: bool
     reason: str = ""
+    #: The trial that the request named or added.
     trial: str = ""
 
     def write(self, to: Writing) -> list[Written]:
@@ -359,7 +375,7 @@ class AnswerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Give up checkpoints."""
+    """Journal that checkpoints are no longer needed, and delete those in Redis."""
 
     checkpoints: Sequence[CheckpointId]
 
@@ -372,7 +388,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Replace the labels of a trial or, without one, of the experiment."""
+    """Replace the labels of a trial or, if ``trial`` is None, of the experiment."""
 
     trial: Trial | None
     labels: Labels
@@ -387,14 +403,14 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Record that a driver drives from here on.
-
-    ``definition`` is None where that has not changed.
-    """
+    """Journal that a driver begins."""
 
     driver: str
+    #: The new encoded definition. None if it has not changed.
     definition: bytes | None
+    #: The changed parts of the definition.
     changes: Mapping[str, Any]
+    #: The names of the trainable's files that have changed.
     code_changed: Sequence[str]
 
     def write(self, to: Writing) -> list[Written]:
@@ -411,7 +427,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Record that the driver is done."""
+    """Journal that the driver ends, with its outcome."""
 
     outcome: str
     reason: str
@@ -435,7 +451,10 @@ def record(
     | ExperimentEnded,
     definition: bytes | None = None,
 ) -> list[Written]:
-    """Journal, in one step, events that nobody but drivers acts on."""
+    """Journal events in one step, and return them.
+
+    Only drivers, and no workers, act on such events.
+    """
     packed = [Written(event, event.encode()) for event in events]
     to.journal.record(*(event.data for event in packed), definition=definition)
     return packed
@@ -452,9 +471,9 @@ def _decide(
     restart: Restart | None = None,
     request: str = "",
 ) -> list[Written]:
-    """Journal a decision, one of ``EFFECTS``, and give the worker its intent, in one step on the server.
+    """Journal a decision on a trial's attempt, and notify its worker, in one step on the server.
 
-    An attempt that nobody has claimed, or no worker runs, ends.
+    If no worker runs the attempt, it ends in the same step. *word* is the decision's key in ``EFFECTS``.
     """
     effect, attempt = EFFECTS[word], trial.attempt.number
     decision = DecisionTaken(
@@ -470,7 +489,7 @@ def _decide(
         restart=restart,
         request=request,
     )
-    # An attempt that never ran has completed nothing.
+    # An attempt that no worker runs can't have completed.
     end = AttemptEnd.STOPPED if effect.end is AttemptEnd.COMPLETED else effect.end
     ended = AttemptEnded(trial=trial.id, attempt=attempt, end=end, at=to.at, error=reason, cursor=to.cursor)
     if trial.outside:
@@ -480,89 +499,98 @@ def _decide(
     return packed if answer == "unclaimed" else packed[:1]
 
 
-#: So many orders take a few kilobytes each at the most, and are not worth a look.
+#: So few orders are kept without checking whether their attempts have ended. Each takes a few kilobytes at most.
 _FEW: Final = 16
 
 
 class Orders:
-    """The orders of attempts under way, which no entry of the journal says.
+    """Sends orders to running attempts, and resends them after an outage.
 
-    They are to continue, with an answer or without, and to save. A server that was set back may have lost these and
-    nothing else. So they are given again after an outage.
+    These orders are to continue, with an answer or without, and to save a checkpoint. The journal does not have them,
+    so restoring the journal can't restore them.
     """
 
     def __init__(self, ledger: Ledger, experiment: Experiment, *, in_lockstep: bool) -> None:
         self.in_lockstep = in_lockstep
         self._ledger = ledger
         self._experiment = experiment
-        #: The last order of each kind to a trial, and those of them that are still to be given.
+        #: The last order of each kind to a trial.
         self._orders: dict[tuple[TrialId, str], Order] = {}
+        #: The orders to send with the next ``give``.
         self._due: dict[tuple[TrialId, str], Order] = {}
-        #: With more than that, the orders of ended attempts are forgotten.
+        #: With more orders than this, those of ended attempts are forgotten.
         self._most = _FEW
 
     def go_on(self, report: Report) -> None:
-        """Have the trial of a report, which waits in lockstep, go on with the next orders that are given."""
+        """Let a trial that waits in lockstep after this report continue.
+
+        The next ``give`` sends the order.
+        """
         order = Order.go(report.trial, report.attempt, report.sequence)
         last = self._orders.get((order.trial, order.kind))
-        # A trial whose question was answered has continued.
+        # An answer to the report's question was such an order already.
         if last is None or last.attempt != order.attempt or not last.word.startswith(f"{order.word}:"):
-            self._owe(order)
+            self._add_due(order)
 
     def note(self, order: Order) -> None:
-        """Remember an order that was given."""
+        """Remember an order that was sent, to resend it after an outage."""
         self._orders[order.trial, order.kind] = order
 
-    def _owe(self, order: Order) -> None:
+    def _add_due(self, order: Order) -> None:
         self.note(order)
         self._due[order.trial, order.kind] = order
 
     def give(self) -> None:
-        """Give the orders that are due."""
+        """Send all due orders, in one step on the server."""
         if len(self._orders) > self._most:
-            self._forget()
+            self._forget_ended()
         if due := list(self._due.values()):
             self._ledger.surely(lambda: self._ledger.journal.order(due))
         self._due = {}
 
     def give_again(self) -> None:
-        """Give the orders of all attempts that run."""
-        self._forget()
+        """Resend the last orders to all running attempts."""
+        self._forget_ended()
         self._due = dict(self._orders)
         self.give()
 
-    def _forget(self) -> None:
+    def _forget_ended(self) -> None:
         """Forget the orders of attempts that have ended."""
         trials = self._experiment.trials
-        self._orders = {key: order for key, order in self._orders.items() if _runs(trials[order.trial], order.attempt)}
-        # So the looks cost, in all, less than the orders.
+        self._orders = {
+            key: order for key, order in self._orders.items() if _is_running(trials[order.trial], order.attempt)
+        }
+        # At least that many new orders pass until the next check, so all checks together cost less than the orders.
         self._most = 2 * len(self._orders) + _FEW
 
     def take_over(self) -> None:
-        """Have every trial go on that an earlier driver may have left waiting, and that is not told to end."""
+        """Let trials continue that wait in lockstep since an earlier driver's time.
+
+        Trials with a decision to end them don't continue.
+        """
         self._due = {}
         for trial in self._experiment.trials.values() if self.in_lockstep else ():
             attempt = trial.attempts[-1]
-            if _runs(trial, attempt.number) and attempt.reports and trial.decision is None:
-                self._owe(Order.go(trial.id, attempt.number, attempt.reports))
+            if _is_running(trial, attempt.number) and attempt.reports and trial.decision is None:
+                self._add_due(Order.go(trial.id, attempt.number, attempt.reports))
         self.give()
 
 
-def _runs(trial: Trial, attempt: int) -> bool:
+def _is_running(trial: Trial, attempt: int) -> bool:
     return trial.status is TrialStatus.RUNNING and not trial.outside and trial.attempt.number == attempt
 
 
 def plan_requeues(experiment: Experiment, reason: str) -> Iterator[Requeue]:
-    """Yield what ends all attempts that nothing else ends already."""
+    """Yield a ``Requeue`` for each attempt under way that has no decision yet."""
     for trial in list(experiment.trials.values()):
         if trial.is_busy and trial.attempt.end is None and trial.decision is None:
             yield Requeue(trial, reason)
 
 
 def plan_stops(experiment: Experiment, *, by: str, reason: str, spare_running: bool = False) -> Iterator[Decide]:
-    """Yield a stop for each trial that nothing else ends already, and for trials that are about to pause.
+    """Yield a decision to stop for each unfinished trial whose end is not decided yet.
 
-    With *spare_running* it spares running trials.
+    Trials with a decision to pause are stopped too. With *spare_running*, running trials are left alone.
     """
     for trial in list(experiment.trials.values()):
         decided = trial.decision.action if trial.decision is not None and trial.attempt.end is None else None
@@ -572,7 +600,7 @@ def plan_stops(experiment: Experiment, *, by: str, reason: str, spare_running: b
 
 
 def restage(trial: Trial, wanted: Restart, *, request: str = "") -> Stage:
-    """Return the action that stages the next attempt of a trial."""
+    """Return the action that stages a trial's next attempt, as *wanted* describes it."""
     return Stage(
         trial=trial.id,
         config=wanted.config,
@@ -599,12 +627,18 @@ def stage_resumed(
 ) -> Stage:
     """Return the action that resumes a paused trial.
 
-    It may have another config, or begin from another trial's checkpoint.
-
-    Without *checkpoint* it resumes from the newest, of *source* or its own.
+    Args:
+        experiment: the fold.
+        trial: the paused trial.
+        by: who resumes it.
+        reason: why.
+        config: the new config. By default the trial's own.
+        source: the trial that *checkpoint* comes from. By default the trial itself.
+        checkpoint: the checkpoint to start from. By default the newest of *source*.
+        request: the id of the request that this carries out.
 
     Raises:
-        InvalidTransition: it isn't paused.
+        InvalidTransition: the trial isn't paused.
         ConfigurationError: *source* has no checkpoint.
     """
     check_paused(trial)
@@ -615,18 +649,20 @@ def stage_resumed(
 
 
 def newest_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
-    """Return the checkpoint from which a trial continues, and its trial if that is another one.
+    """Return the checkpoint from which a trial continues, and the other trial that saved it.
 
-    The checkpoint is empty if the trial has not saved one.
+    The second value is None if the trial itself saved the checkpoint. The checkpoint is empty if the trial has none.
     """
     return trial.checkpoint, trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
 
 
 def decided_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
-    """Return a trial's checkpoint at the report on which it was paused; see ``newest_checkpoint``.
+    """Return the checkpoint that a trial had at the report on which it was paused.
+
+    The result has the form of ``newest_checkpoint``'s.
 
     Raises:
-        ConfigurationError: it was not paused so.
+        ConfigurationError: the trial was not paused on a report.
     """
     named = trial.pause_point
     if named is None:
@@ -637,10 +673,10 @@ def decided_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
 
 
 def checkpoint_of(experiment: Experiment, source: TrialId) -> CheckpointId:
-    """Return the checkpoint from which another trial may start.
+    """Return the newest checkpoint of the trial *source*, for another trial that starts from it.
 
     Raises:
-        ConfigurationError: there is no such trial, or it lacks a checkpoint.
+        ConfigurationError: there is no such trial, or it has no checkpoint.
     """
     trial = experiment.trials.get(source)
     if trial is None:
@@ -654,24 +690,24 @@ def checkpoint_of(experiment: Experiment, source: TrialId) -> CheckpointId:
 
 
 def check_decision(trial: Trial, action: Action) -> None:
-    """Raise unless a trial whose attempt is under way can be told this.
+    """Check that this action may be decided on a trial whose attempt is under way.
 
     Raises:
-        InvalidTransition: its status doesn't allow it, or its end is decided already.
+        InvalidTransition: the trial's status doesn't allow it, or the trial's end is already decided.
     """
     trial.check(action.effect.status)
     if trial.decision is not None and not action.effect.replaces(trial.decision.action.effect):
         raise InvalidTransition(
             f"trial {trial.id} can't be told to {action.value}: "
-            f"it is told to {trial.decision.action.value} already ({trial.reason})"
+            f"it has been told to {trial.decision.action.value} already ({trial.reason})"
         )
 
 
 def check_paused(trial: Trial) -> None:
-    """Raise unless a trial can be resumed.
+    """Check that a trial can be resumed.
 
     Raises:
-        InvalidTransition: it isn't paused.
+        InvalidTransition: the trial isn't paused.
     """
     if trial.status is not TrialStatus.PAUSED:
         raise InvalidTransition(
@@ -685,9 +721,9 @@ def next_trial_id(experiment: Experiment) -> TrialId:
 
 
 def _newest(trial: Trial | None, lost: Collection[CheckpointId] = ()) -> CheckpointId:
-    """Return the newest of a trial's own checkpoints that is not lost."""
+    """Return the newest of a trial's own checkpoints that is not lost, or an empty id."""
     own = () if trial is None else reversed(trial.checkpoints)
-    return next((one for one in own if one not in lost), _NO_CHECKPOINT)
+    return next((checkpoint for checkpoint in own if checkpoint not in lost), _NO_CHECKPOINT)
 
 
 def _too_large(trial: TrialId, config: Config, size: int) -> str:

@@ -1,4 +1,4 @@
-"""Rebuilds a tuner's arguments from a definition, to continue without the script."""
+"""Rebuilds a tuner's arguments from an experiment's definition, without its script."""
 
 from __future__ import annotations
 
@@ -55,18 +55,19 @@ def attached(
     max_trials: int | None,
     run: RunOptions,
 ) -> dict[str, Any]:
-    """Return a tuner's arguments, as an experiment's definition and the given ones say.
+    """Return the arguments of a tuner that continues an experiment.
 
-    The backend is connected.
+    They are the given ones, and otherwise those of the experiment's definition. The returned backend is connected; the
+    caller closes it.
 
     Raises:
-        ConfigurationError: there is no such experiment, or a part of it stands in the user's code alone and was not
-            given.
-        BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+        ConfigurationError: the experiment does not exist, or an argument is needed because its value, such as a
+            function, exists only in the user's code.
+        BrokerUnavailable: Redis can't be reached, is too old, or refuses the password.
     """
     refuse_on_import()
     if run.overwrite:
-        raise ConfigurationError("attach goes on with an experiment: overwrite=True is for the script that begins one")
+        raise ConfigurationError("attach continues an experiment: overwrite=True is for the script that begins one")
     deployment = BrokerDeployment(backend or os.environ.get("MQTUNE_BROKER") or None, timing=run.timing)
     try:
         definition = _definition(name, deployment)
@@ -80,7 +81,7 @@ def attached(
             if searcher is None and decides.searcher is None:
                 searcher = _given("searcher", lambda: searcher_of(definition["searcher"], whole))
             if (names := definition.get(LEARN_FROM)) and searcher is not None and not isinstance(searcher, WarmStart):
-                # The definition has the trials that it learns from.
+                # The definition has the other experiments' trials too, so they are not read again.
                 searcher = WarmStart(names, searcher)
             return {
                 "trainable": _trainable(trainable, definition, deployment),
@@ -93,7 +94,7 @@ def attached(
                 "stop": rule,
                 "resources": resources
                 if resources is not None
-                else _given("resources", lambda: _kept(definition["resources"])),
+                else _given("resources", lambda: _resources(definition["resources"])),
                 "backend": deployment,
                 "name": name,
                 "seed": definition["seed"],
@@ -115,10 +116,10 @@ def attached(
 def _trainable(
     given: AnyTrainable | None, definition: Definition, deployment: BrokerDeployment
 ) -> AnyTrainable | KnownTrainable:
-    # Workers go on with the code that was brought to them.
+    # With a bundle, workers have the code already, and a given trainable is not used.
     if given is not None and not definition.get("bundle"):
         return given
-    # Writers to a shared server must not choose the folder of the code.
+    # On a shared server others can write the definition. They must not choose the folder that code is read from.
     code_root = Path(definition["code_root"]) if deployment.is_private else Path.cwd()
     return KnownTrainable(TrainableSpec.decode(definition["trainable"]), code_root)
 
@@ -129,10 +130,10 @@ def _space(given: Mapping[str, object] | Space | None, definition: Definition) -
     return given if isinstance(given, Space) else Space(given)
 
 
-def _kept(described: Body) -> Resources:
+def _resources(described: Body) -> Resources:
     if BY_CONFIG in described:
         raise ConfigurationError(
-            f"the function {described[BY_CONFIG]}, by which trials ask for resources, stands in your code alone"
+            f"the resources of trials come from the function {described[BY_CONFIG]}, which only your code has"
         )
     return Resources.decode(described)
 
@@ -143,23 +144,23 @@ def _rule(definition: Definition) -> StopRule | None:
 
 
 def _definition(name: str, place: BrokerDeployment) -> Definition:
-    """Return an experiment's definition, from its server or else from this machine's copy."""
+    """Return an experiment's definition, from its server or from the local copy of its journal."""
     folder = mqtune_home() / name
     if not place.is_known and not (folder / SERVER_FOLDER).is_dir():
         if (folder / ARCHIVED).is_file():
             raise ConfigurationError(
-                f"experiment {name!r} is archived in {folder}; give a broker, and it goes on there: `mqtune drive "
-                f"{name} --broker URL`"
+                f"experiment {name!r} is archived in {folder}; to continue it, give a broker: `mqtune drive {name} "
+                f"--broker URL`"
             )
         if (folder / JOURNAL_FILE).is_file():
             raise ConfigurationError(
                 f"experiment {name!r} did not run on this machine alone; give its broker: the URL of the Redis that "
-                f"has it"
+                f"has the experiment"
             )
         raise ConfigurationError(
             f"there is no experiment {name!r} in {mqtune_home()}; "
             f"{there_are([saved.name for saved in saved_experiments()])}. "
-            "If it runs on a broker, give that"
+            "If it ran on a broker, give the broker's URL"
         )
     definition = place.definition(name, folder)
     if definition is not None:
@@ -169,15 +170,15 @@ def _definition(name: str, place: BrokerDeployment) -> Definition:
 
 @contextlib.contextmanager
 def _explained(name: str, definition: Definition) -> Iterator[None]:
-    """Turn errors about a definition that lacks something, or is malformed, into one that says what to do."""
+    """Turn errors of an incomplete or malformed definition into a ConfigurationError."""
     try:
         yield
     except ConfigurationError:
         raise
     except KeyError as error:
         raise ConfigurationError(
-            f"what mqtune {definition.get('version', '?')} kept of experiment {name!r} lacks {error}; run its script "
-            f"instead"
+            f"the definition of experiment {name!r}, by mqtune {definition.get('version', '?')}, lacks {error}; run "
+            f"its script instead"
         ) from None
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(
@@ -186,10 +187,10 @@ def _explained(name: str, definition: Definition) -> Iterator[None]:
 
 
 def _given(argument: str, rebuild: Callable[[], T]) -> T:
-    """Return what can be rebuilt.
+    """Return the result of *rebuild*, the value of an argument that was left out.
 
     Raises:
-        ConfigurationError: it can't; the message names the argument to give it by.
+        ConfigurationError: it can't be rebuilt from the definition. The message names the argument to give.
     """
     try:
         return rebuild()

@@ -1,4 +1,4 @@
-"""Keeps an experiment's code bundles, and puts the current one where workers fetch it."""
+"""Stores an experiment's code bundles, and uploads the current one for its workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mqtune.trainable.frozen_code import CODE_FOLDER
 
 
 class BundleFolder:
-    """Past and current bundles of an experiment, in its folder on this machine."""
+    """Past and current code bundles of an experiment, as files in its local folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / CODE_FOLDER
@@ -41,7 +41,7 @@ class BundleFolder:
 
 
 def needed(resources: Resources, definition: Mapping[str, object]) -> Resources:
-    """Return the requirements of an experiment's slots: *resources*, and accepting bundles."""
+    """Return *resources*, with the tag of workers that accept code if the experiment has a bundle."""
     return replace(resources, tags={*resources.tags, ACCEPTS_TAG}) if definition.get("bundle") else resources
 
 
@@ -54,15 +54,21 @@ def bring(
     is_own: bool,
     before: str = "",
 ) -> Callable[[], None]:
-    """Put an experiment's bundle where its workers fetch it.
+    """Sign an experiment's bundle and upload it for its workers.
 
-    Returns a function that repeats this after the server has lost the bundle.
+    Nothing is uploaded if the experiment has no bundle, or if the server has a signed one and this machine lacks the
+    bundle or the key.
 
     Args:
-        bundle: its bundle, if this machine has it. A bundle from the server is never signed.
-        key: the workers' key, or empty.
-        is_own: whether this driver starts the worker, with the key.
-        before: digest of the workers' previous bundle, for attempts that they have claimed already.
+        definition: the experiment's definition, with the bundle's digest.
+        bundle: the bundle, if this machine has it. A bundle from the server is never signed.
+        exchange: the place on the server.
+        key: the key with which bundles for the workers are signed, or empty.
+        is_own: whether this driver starts the worker, and gives it the key.
+        before: the digest of the previous bundle, for attempts that workers have claimed already.
+
+    Returns:
+        A function that repeats the upload, for use after the server has lost its data.
 
     Raises:
         ConfigurationError: the bundle or the key is missing.

@@ -1,4 +1,4 @@
-"""Resources by config: a user's function returns the resources of each trial."""
+"""Resources by config: a user's function returns the resources for each config."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from mqtune.search.values import copy_value
 #: Type of ``Tuner(resources=…)``.
 AnyResources = Resources | Callable[[Config], Resources]
 
-#: Number of sampled configs. Resources that one config in fifty needs are hardly missed.
+#: Number of sampled configs. Resources that one config in 50 needs are missed with a probability of 2 %.
 _SAMPLES: Final = 200
 
 
 class ResourcesByConfig:
-    """A user's function from config to resources, tried on samples of the space.
+    """Wraps a user's function that returns the resources for a config.
 
-    The samples show mistakes before the first trial. Later the function is called once for each staged config, and its
-    result is journaled.
+    The constructor calls the function on sampled configs, to find mistakes before the first trial.
 
     Args:
-        function: gets a copy of a config.
+        function: the user's function. It gets a copy of the config.
+        space: the space from which configs are sampled.
 
     Raises:
-        ConfigurationError: the function fails, returns something else or differing numbers of seats, or there is no
-            space.
+        ConfigurationError: the function fails, or returns no resources or differing numbers of seats, or the experiment
+            has no space.
     """
 
     def __init__(self, function: Callable[[Config], Resources], space: Space) -> None:
@@ -39,10 +39,10 @@ class ResourcesByConfig:
         self.name = str(getattr(function, "__name__", type(function).__name__))
         if isinstance(space, AnySpace):
             raise ConfigurationError(
-                f"resources={self.name}: without a space nothing is known of the configs; give "
+                f"resources={self.name}: a function of the config needs a space; give the space, or "
                 f"mqtune.Resources(gpus=…, cpus=…)"
             )
-        #: Number of seats of each trial. A fleet is shared in multiples of it.
+        #: Number of seats of each trial. Experiments share a fleet in multiples of it.
         self._seats = 0
         rng = random.Random(0)
         #: Distinct resources of the samples, smallest first.
@@ -52,7 +52,7 @@ class ResourcesByConfig:
         """Return the resources of a trial with this config.
 
         Raises:
-            ConfigurationError: the function fails, or returns something else or another number of seats than before.
+            ConfigurationError: the function fails, or returns no resources or another number of seats than before.
         """
         try:
             resources: object = self._function(copy_value(config))
@@ -74,11 +74,11 @@ class ResourcesByConfig:
         return resources
 
     def describe(self) -> dict[str, str]:
-        """Return the function's name, which a definition has in place of resources."""
+        """Return the form of this in a definition: the function's name."""
         return {BY_CONFIG: self.name}
 
     def most_needed(self) -> Resources:
-        """Return resources that suit all samples, for a machine whose slots are all of one kind.
+        """Return the smallest resources that fit all samples, for a machine whose slots are equal.
 
         Raises:
             InsufficientResources: the samples need different numbers of GPUs.
@@ -86,9 +86,8 @@ class ResourcesByConfig:
         first, *others = self.expected
         if different := [other for other in others if (other.gpus, other.has_gpu) != (first.gpus, first.has_gpu)]:
             raise InsufficientResources(
-                f"resources: by {self.name} trials ask for {first}, and for {different[0]}, and the slots of this "
-                f"machine alone all have the "
-                "same number of GPUs; give a broker, with workers for each"
+                f"resources: {self.name} returns {first} for some configs and {different[0]} for others, but the slots "
+                "of a run on one machine all have the same number of GPUs; give a broker, with workers for each"
             )
         return Resources(
             gpus=first.gpus,
