@@ -630,7 +630,7 @@ def stage_resumed(
     Args:
         experiment: the fold.
         trial: the paused trial.
-        by: who resumes it.
+        by: the resuming person or part, for the journal.
         reason: why.
         config: the new config. By default the trial's own.
         source: the trial that *checkpoint* comes from. By default the trial itself.
@@ -651,7 +651,7 @@ def stage_resumed(
 def newest_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
     """Return the checkpoint from which a trial continues, and the other trial that saved it.
 
-    The second value is None if the trial itself saved the checkpoint. The checkpoint is empty if the trial has none.
+    The second value is None if the trial itself saved the checkpoint. Without a checkpoint the id is empty.
     """
     return trial.checkpoint, trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
 

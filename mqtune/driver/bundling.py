@@ -41,7 +41,7 @@ class BundleFolder:
 
 
 def needed(resources: Resources, definition: Mapping[str, object]) -> Resources:
-    """Return *resources*, with the tag of workers that accept code if the experiment has a bundle."""
+    """Return *resources*, plus the tag of workers that accept code if there is a bundle."""
     return replace(resources, tags={*resources.tags, ACCEPTS_TAG}) if definition.get("bundle") else resources
 
 

@@ -1,6 +1,6 @@
 """The garbage collector of checkpoints.
 
-It names needed ones, and retention chooses among the others.
+It protects checkpoints from which something may start. The retention rule chooses among the others.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from mqtune.journal.base import Journal
 
 logger = logging.getLogger(__name__)
 
-#: How long the driver waits, at its end, for running deletions. The next driver does the others.
+#: Longest wait for running deletions when the driver ends, in seconds. The next driver deletes the rest.
 _CLOSE_S: Final = 10.0
-#: How many checkpoints may have been reported before it is looked which earlier ones they replace. A look writes one
-#: event, which costs a report little if many share it; as many dicts of the largest size are 32 MB in Redis.
+#: After this many reported checkpoints, replaced ones are dropped. One event for all of them is cheap. As many dicts of
+#: the largest size take 32 MB in Redis.
 MOST_GATHERED: Final = 32
-#: The seconds between two checks of fewer checkpoints: less than the time in which trials fill a disk, and enough that
-#: an idle driver is not woken for each. After a longer pause a checkpoint is checked immediately.
+#: Seconds between two checks for replaced checkpoints, if there are fewer. Trials need longer to fill a disk, and an
+#: idle driver is not woken for each checkpoint. A checkpoint after a longer pause is checked immediately.
 LOOK_APART_S: Final = 10.0
-_HAVE_DONE: Final = frozenset({TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED})
+_DONE: Final = frozenset({TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED})
 _STOPPED: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})
+#: For each value of ``Checkpoints(delete=…)``, the statuses in which a trial loses all its checkpoints.
 _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
     False: frozenset(),
     "stopped": _STOPPED,
@@ -53,39 +54,46 @@ _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
 
 
 def bring_dicts(journal: Journal, folder: Path, named: Iterable[CheckpointId]) -> list[CheckpointId]:
-    """Restore lost dicts on the server from the experiment's folder.
+    """Upload dict checkpoints that the server has lost, from files in the experiment's folder.
 
-    Return the others that it has lost.
+    Args:
+        journal: the experiment's journal.
+        folder: the experiment's folder on this machine.
+        named: ids of all dict checkpoints that the server should have.
+
+    Returns:
+        The ids of lost checkpoints without a file.
     """
     named = list(named)
-    held = journal.checkpoints() if named else set()
+    on_server = journal.checkpoints() if named else set()
     lost = []
-    for one in named:
-        if one in held:
+    for checkpoint in named:
+        if checkpoint in on_server:
             continue
         try:
-            data = (folder / DICTS / one).read_bytes()
+            data = (folder / DICTS / checkpoint).read_bytes()
         except OSError:
-            lost.append(one)
+            lost.append(checkpoint)
         else:
-            journal.bring_checkpoint(one, data)
+            journal.bring_checkpoint(checkpoint, data)
     if lost:
         logger.warning(
-            "Redis has lost %d checkpoints; trials go on from older ones in the store, or begin again", len(lost)
+            "Redis has lost %d checkpoints; their trials continue from older ones in the store, or start from scratch",
+            len(lost),
         )
     return lost
 
 
 class CheckpointGC:
-    """Collects unneeded checkpoints.
+    """Finds unneeded checkpoints, and deletes them.
 
-    It returns drops, and deletes folders once their drop is journaled, in a thread of its own. Checkpoints that reports
-    have replaced are dropped together: at the latest with the ``MOST_GATHERED``-th, or when ``due_s`` has come. Each is
-    checked again when it is dropped.
+    Methods return ``Drop`` actions. When a drop is journaled, a thread deletes the folders. Checkpoints that newer ones
+    have replaced are gathered, and dropped together: after ``MOST_GATHERED`` of them, or at ``due_s``. Each is checked
+    again before that.
 
-    A checkpoint that something *names* is never collected: the one from which a trial may continue, with which an
-    attempt under way began, or with which a decided restart begins, of any trial. The best trial's checkpoints stay,
-    too, unless the user wants them deleted.
+    A checkpoint is *named* while something may start from it: a trial that may continue, an attempt that began with it,
+    or a decided restart. Named checkpoints are never dropped. The best trial's checkpoints are not dropped either,
+    unless the user chose ``delete="all"``.
     """
 
     def __init__(
@@ -100,20 +108,20 @@ class CheckpointGC:
         self._retention = options.retention.of(experiment.metric, experiment.mode, experiment.objective.constraints)
         self._store = store
         self._lose_all = _LOSE_ALL[options.delete]
-        #: Whether somebody may go on from a trial that has completed, or was stopped.
+        #: Whether the user's loop may later start from trials that have completed or were stopped.
         self._keeps_dicts = keeps_dicts
         self._spares_best = options.delete != "all"
         self._references = References()
-        #: Ended trials that keep their checkpoints because they are, or were, the best.
+        #: Ended trials that keep their checkpoints because they are the best, or were it until recently.
         self._spared: dict[TrialId, None] = {}
-        #: For each reported checkpoint since the last look, its trial and the checkpoint that it has replaced.
+        #: For each checkpoint reported since the last check, its trial and the replaced checkpoint.
         self._gathered: list[tuple[Trial, CheckpointId]] = []
-        self._next_look_s = -math.inf
+        self._next_check_s = -math.inf
         self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def hear(self, event: Event) -> list[Drop]:
-        """Note the names of a trial, and return drops of unneeded checkpoints; delete dropped ones."""
+        """Return drops of checkpoints that an event made unneeded. Delete dropped checkpoints."""
         match event:
             case TrialStaged() | DecisionTaken() | CheckpointSaved() | AttemptEnded() | TrialClosed():
                 return self.changed(self._experiment.trials[event.trial])
@@ -128,23 +136,23 @@ class CheckpointGC:
         if not (trial.checkpoints or self._references or trial.checkpoint or trial.restart or trial.pause_point):
             # No checkpoint is named, and the trial neither has nor needs one.
             return []
-        freed = self._note(trial)
+        freed = self._update_names(trial)
         return self._unneeded(dict.fromkeys([trial.id, *map(trial_of, freed)]))
 
     def saved(self, trial: Trial, checkpoint: CheckpointId, *, at_once: bool) -> list[Drop]:
-        """Note a checkpoint that came with a report of *trial*.
+        """Note the checkpoint of a report of *trial*.
 
-        Return drops *at_once*, or when there are many.
+        With *at_once*, or if many checkpoints are gathered, return drops of replaced ones.
         """
         if checkpoint != trial.checkpoint:
-            # It came too late to be the trial's.
+            # The report was late, so the trial did not get the checkpoint.
             return []
-        # A report changes nothing else that a trial may need.
+        # A report changes only this name of a trial.
         self._gathered.append((trial, self._references.hold((trial.id, "state"), checkpoint)))
         return self.gathered() if at_once or len(self._gathered) >= MOST_GATHERED else []
 
     def gathered(self) -> list[Drop]:
-        """Return drops of all gathered checkpoints that nothing needs."""
+        """Return drops of all gathered checkpoints that nothing needs any more."""
         gathered, self._gathered = self._gathered, []
         checkpoints: dict[CheckpointId, None] = {}
         trials: dict[TrialId, None] = {}
@@ -152,27 +160,31 @@ class CheckpointGC:
             if not (freed in trial.checkpoints and is_in_memory(freed) and is_in_memory(trial.checkpoint)):
                 trials.update(dict.fromkeys([trial.id, trial_of(freed)]))
             elif freed not in self._references and freed != next(reversed(trial.checkpoints)):
-                # Retention keeps no such dict, so a trial that saves nothing else need not be checked.
+                # The retention rule never keeps an older dict, so the other checkpoints need no check.
                 checkpoints[freed] = None
-        checkpoints.update(dict.fromkeys(self._found(trials)))
+        checkpoints.update(dict.fromkeys(self._find_unneeded(trials)))
         return _drops(list(checkpoints))
 
     @property
     def due_s(self) -> float:
-        """When ``settled`` is to be called, by the clock of its calls; infinite without news."""
-        return self._next_look_s if self._gathered else math.inf
+        """The time of the next check, on the clock of ``settled``.
+
+        Infinite if no checkpoint is gathered.
+        """
+        return self._next_check_s if self._gathered else math.inf
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether there may be trials that are no longer the best."""
+        """Whether a trial that keeps its checkpoints as the best may no longer be the best."""
         return bool(self._spared)
 
     def settled(self, now_s: float) -> Iterable[Drop]:
-        """Return drops after a batch of events: of former best trials, and of gathered checkpoints.
+        """Return drops that are due after a batch of events.
 
-        See ``look_through``.
+        They are drops of former best trials' checkpoints, and of replaced checkpoints. Carry out each drop before
+        asking for the next one. *now_s* is the monotonic time in seconds.
         """
-        is_due = self._gathered and now_s >= self._next_look_s
+        is_due = self._gathered and now_s >= self._next_check_s
         return self._settle(now_s) if is_due or self.is_unsettled else ()
 
     def _settle(self, now_s: float) -> Iterator[Drop]:
@@ -181,48 +193,53 @@ class CheckpointGC:
             del self._spared[id_]
         yield from self._unneeded(over)
         if self.due_s <= now_s:
-            self._next_look_s = now_s + LOOK_APART_S
+            self._next_check_s = now_s + LOOK_APART_S
             yield from self.gathered()
 
-    def look_through(self, journal: Journal, folder: Path) -> Iterator[Drop]:
-        """Inspect every trial after a replay.
+    def check_all(self, journal: Journal, folder: Path) -> Iterator[Drop]:
+        """Yield drops of all unneeded checkpoints after a replay.
 
-        Each drop is to be carried out before the next is asked for.
-
-        Dicts that the server has lost are restored from the experiment's folder, or dropped.
+        Carry out each drop before asking for the next one. Dict checkpoints that the server has lost are restored from
+        the experiment's folder, or else dropped.
         """
         trials = self._experiment.trials.values()
-        named = (one for trial in trials for one in trial.checkpoints if is_in_memory(one))
-        yield from _drops(bring_dicts(journal, folder, named))
+        dicts = (checkpoint for trial in trials for checkpoint in trial.checkpoints if is_in_memory(checkpoint))
+        yield from _drops(bring_dicts(journal, folder, dicts))
         for trial in list(self._experiment.trials.values()):
-            self._note(trial)
+            self._update_names(trial)
         yield from self._unneeded(list(self._experiment.trials))
-        yield from self.left_over(journal)
+        yield from self.find_orphans(journal)
         if self._store is not None:
-            self._start()
+            self._start_thread()
 
-    def let_go(self, trial: Trial) -> None:
-        """Stop naming the checkpoint from which a paused trial would continue."""
+    def release_paused(self, trial: Trial) -> None:
+        """Stop naming the checkpoints from which a paused trial would continue."""
         if trial.status is TrialStatus.PAUSED:
             for role, named in (("state", trial.checkpoint), ("pause point", trial.pause_point)):
                 if named in trial.checkpoints:
                     self._references.hold((trial.id, role), CheckpointId(""))
 
     def unnamed(self, trial: Trial) -> list[CheckpointId]:
-        """Return all checkpoints of a trial that nothing names, in spite of the retention."""
-        return [one for one in trial.checkpoints if one not in self._references]
+        """Return all checkpoints of a trial that nothing names, whatever the retention rule."""
+        return [checkpoint for checkpoint in trial.checkpoints if checkpoint not in self._references]
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> list[Drop]:
-        """Let *holder* name a checkpoint in place of its earlier one, or no checkpoint if it is empty."""
+        """Let *holder* name this checkpoint instead of its earlier one.
+
+        With an empty id it names none. Return drops of checkpoints that are unneeded then.
+        """
         freed = self._references.hold(holder, checkpoint)
         return self._unneeded([trial_of(freed)]) if freed else []
 
-    def plan(self, trial: Trial, checkpoint: CheckpointId) -> None:
-        """Have the decision to pause *trial* name its checkpoint, until it continues or ends."""
+    def hold_for_decision(self, trial: Trial, checkpoint: CheckpointId) -> None:
+        """Let a decision to pause *trial* name this checkpoint until the trial continues or ends."""
         self._references.hold((trial.id, "plan"), checkpoint)
 
-    def _note(self, trial: Trial) -> list[CheckpointId]:
-        """Have a trial name its needed checkpoints. Return those that it names no longer."""
+    def _update_names(self, trial: Trial) -> list[CheckpointId]:
+        """Let a trial name the checkpoints that it needs now.
+
+        Return checkpoints that nothing names any more.
+        """
         state = attempt = restart = pause_point = CheckpointId("")
         is_terminal = trial.status.is_terminal
         if not is_terminal:
@@ -237,9 +254,9 @@ class CheckpointGC:
 
     def _unneeded(self, trials: Iterable[TrialId]) -> list[Drop]:
         """Return drops of the unneeded checkpoints of these trials."""
-        return _drops(list(self._found(trials)))
+        return _drops(list(self._find_unneeded(trials)))
 
-    def _found(self, trials: Iterable[TrialId]) -> Iterator[CheckpointId]:
+    def _find_unneeded(self, trials: Iterable[TrialId]) -> Iterator[CheckpointId]:
         for id_ in trials:
             trial = self._experiment.trials.get(id_)
             if trial is not None and trial.checkpoints:
@@ -254,24 +271,24 @@ class CheckpointGC:
             self._spared[trial.id] = None
         else:
             loses_all = trial.status in self._lose_all
-            # A dict in Redis is there to continue from, not to be archived.
-            keeps = self._keeps_dicts and trial.status in _HAVE_DONE
-            over |= {one for one in trial.checkpoints if loses_all or (is_in_memory(one) and not keeps)}
-        return [one for one in trial.checkpoints if one in over and one not in self._references]
+            # A dict in Redis serves to continue its trial, and not as an archive.
+            keeps = self._keeps_dicts and trial.status in _DONE
+            over |= {id_ for id_ in trial.checkpoints if loses_all or (is_in_memory(id_) and not keeps)}
+        return [id_ for id_ in trial.checkpoints if id_ in over and id_ not in self._references]
 
-    def left_over(self, journal: Journal) -> list[Drop]:
-        """Return what Redis has and no event names, nor ever will.
+    def find_orphans(self, journal: Journal) -> list[Drop]:
+        """Return drops of orphans: dict checkpoints in Redis that no event has, and none will have.
 
-        Its worker died before it was reported; or wrote it again after an outage, and it had been dropped.
+        Either the worker died before the checkpoint was reported, or it wrote a dropped one again after an outage.
         """
         trials = self._experiment.trials
-        named = {one for trial in trials.values() for one in trial.checkpoints}
-        left = [
-            one
-            for one in journal.checkpoints() - named
-            if (trial := trials.get(trial_of(one))) and _is_past(one, trial)
+        known = {checkpoint for trial in trials.values() for checkpoint in trial.checkpoints}
+        orphans = [
+            checkpoint
+            for checkpoint in journal.checkpoints() - known
+            if (trial := trials.get(trial_of(checkpoint))) and _is_past(checkpoint, trial)
         ]
-        return _drops(sorted(left))
+        return _drops(sorted(orphans))
 
     def _delete(self, checkpoints: Iterable[str]) -> None:
         if self._store is None:
@@ -279,19 +296,19 @@ class CheckpointGC:
         for checkpoint in map(CheckpointId, checkpoints):
             if not is_in_memory(checkpoint):
                 self._deletions.put(checkpoint)
-        self._start()
+        self._start_thread()
 
-    def _start(self) -> None:
+    def _start_thread(self) -> None:
         if self._thread is None:
             # A store may be slow, and no decision may wait for it.
-            self._thread = threading.Thread(target=self._run, name="mqtune-deletions", daemon=True)
+            self._thread = threading.Thread(target=self._delete_folders, name="mqtune-deletions", daemon=True)
             self._thread.start()
 
-    def _delete_left_over(self, store: CheckpointStore) -> None:
-        """Delete what the store holds and no event names, nor ever will.
+    def _delete_orphans(self, store: CheckpointStore) -> None:
+        """Delete checkpoints in the store that no event has, and none will have.
 
-        An earlier driver dropped it and died before it was deleted, or its process or worker died before it was
-        reported.
+        Either an earlier driver dropped the checkpoint and died before the deletion, or the trial's process or worker
+        died before the report.
         """
         try:
             store.sweep()
@@ -300,22 +317,22 @@ class CheckpointGC:
                 if trial is not None and checkpoint not in trial.checkpoints and _is_past(checkpoint, trial):
                     store.delete(checkpoint)
         except MqtuneError as error:
-            logger.warning("checkpoints that nothing names could not be deleted: %s", error)
+            logger.warning("orphaned checkpoints in the store could not be deleted: %s", error)
 
-    def _run(self) -> None:
+    def _delete_folders(self) -> None:
         store = self._store
         assert store is not None  # noqa: S101 - there would be no thread
-        self._delete_left_over(store)
+        self._delete_orphans(store)
         while (checkpoint := self._deletions.get()) is not None:
             try:
                 store.delete(checkpoint)
             except MqtuneError as error:
                 logger.warning("checkpoint %s could not be deleted: %s", checkpoint, error)
-        # A trial that was stopped, or died, between saving a checkpoint and reporting it has left that.
-        self._delete_left_over(store)
+        # A trial that ended between saving and reporting a checkpoint has left an orphan.
+        self._delete_orphans(store)
 
     def close(self) -> None:
-        """Wait for the deletions that are under way, for some seconds at most."""
+        """Wait for pending deletions, for at most 10 s."""
         if self._thread is not None:
             self._deletions.put(None)
             self._thread.join(_CLOSE_S)
@@ -326,10 +343,13 @@ def _drops(checkpoints: list[CheckpointId]) -> list[Drop]:
 
 
 def _is_past(checkpoint: CheckpointId, trial: Trial) -> bool:
-    """Whether its attempt can name this checkpoint no more: it has ended, or has named a later one."""
+    """Whether no report can bring this checkpoint any more.
+
+    Then its attempt has ended, or has reported a later checkpoint.
+    """
     attempt, number = attempt_and_number(checkpoint)
     if attempt == 0:
-        # A person brought it, and may be about to have the trial staged with it.
+        # A person has copied it into the store, and may be about to start the trial from it.
         return trial.status.is_terminal
     if not 0 < attempt <= len(trial.attempts):
         return False

@@ -1,4 +1,7 @@
-"""Where an experiment runs: a broker with its workers, this machine alone, or a simulation."""
+"""Connects a driver to the place where its experiment runs.
+
+That is a broker with its workers, this machine alone, or a backend such as a simulation.
+"""
 
 from __future__ import annotations
 
@@ -63,33 +66,33 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class DriverContext:
-    """The place where an experiment runs, under the driver's lock.
-
-    It has the journal, backend, clock, store and definition.
-    """
+    """Everything that a driver has connected to, while it holds the experiment's lock."""
 
     journal: Journal
     backend: BackendSession
     clock: Clock
-    #: The token by which the driver has the lock.
+    #: The token with which the driver has taken the lock.
     holder: str
     #: The file in the experiment's folder with the driver's copy of the journal.
     copy: JournalFile
-    #: The driver, for people, and its owner.
+    #: A description of the driver's process, for people.
     driver: str
+    #: The user who runs the driver.
     owner: Owner
+    #: The experiment's checkpoint store, or None.
     store: CheckpointStore | None
     definition: Definition
-    #: The files of the trainable that have changed since the experiment began.
+    #: The names of the trainable's files that have changed since the experiment began.
     changed: list[str]
+    #: Whether the experiment has no definition yet.
     is_new: bool
-    #: Whether no worker of an earlier run can be left.
+    #: Whether the server belongs to this run, so no worker of an earlier run can still work.
     is_private: bool
-    #: Whether slots with other offers may be added.
+    #: Whether slots with other resources may still join.
     may_grow: bool
-    #: Starts the worker on this machine, if there is to be one. The caller ends it.
+    #: Starts the local worker and returns it, or returns None if the place has no local worker. The caller ends it.
     start_worker: Callable[[], WorkerProcess | None]
-    #: May end a wait. None if the driver never waits: then nothing may be interrupted in the middle.
+    #: Ends a wait on Ctrl-C. None if the driver never waits, as in a simulation.
     interrupts: Interrupts | None
 
     @property
@@ -104,59 +107,65 @@ class DriverContext:
 
 
 class Deployment(HasLocalSlots, Protocol):
-    """The servers and slots that an experiment runs on."""
+    """The servers and slots on which an experiment is to run."""
 
     def new_name(self, stem: str, *, store: Store | None = None, sleep: Callable[[float], None] = time.sleep) -> str:
-        """Take the default name of a new experiment, and make its folder.
+        """Reserve and return the default name of a new experiment, and make its folder.
 
-        *sleep* waits for an unavailable server.
+        Args:
+            stem: the beginning of the name.
+            store: the place of the experiments' checkpoint stores.
+            sleep: waits that many seconds while the server is unavailable.
         """
 
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
-        """Start processes that must begin before this one has threads.
+        """Start processes that are forked, before this process has threads.
 
-        *stack* ends them. Doing it again changes nothing.
+        *stack* ends them. A repeated call changes nothing.
         """
 
     def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverContext:
-        """Connect, and take the experiment's lock.
+        """Connect, take the experiment's lock, and return what a driver needs.
 
-        *stack* releases everything, and *interrupts* may end a wait.
+        *stack* releases everything. *interrupts* ends a wait.
         """
 
     def close(self) -> None:
-        """Close the connection of a deployment that no session was opened on."""
+        """Close the connection if ``open`` was never called."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """A Redis that is up, whether a worker is to be started beside it, and whether it is this run's own."""
+    """A running Redis with a connection to it."""
 
     url: str
+    #: Whether the driver starts a worker on this machine.
     is_local: bool
+    #: Whether this run has started the server for itself.
     is_private: bool
     client: RedisClient
 
 
 class BrokerDeployment:
-    """The workers of a broker; or, without one, a server and a worker of this machine's own.
+    """The deployment on a broker's workers or, without a broker, on a local server and worker.
 
     Args:
-        broker: its URL, or None.
-        local_slots: without a broker, the number of slots here.
+        broker: the broker's URL, or None.
+        local_slots: the number of slots of the local worker. By default as many as fit.
+        timing: the driver's intervals and time-outs.
     """
 
     def __init__(self, broker: str | None, *, local_slots: int | None = None, timing: Timing = Timing()) -> None:
         self._timing = timing
         self.local_slots = local_slots
-        #: The URL of the experiment's own checkpoint store, or empty for none; None where the settings say which.
+        #: The URL of the store in the experiment's definition, empty if it has no store. None: the settings say which.
         self.store: str | None = None
         self._broker = broker
         self._server: _Server | None = None
-        #: The worker that was started ahead, until it is told what to do.
+        #: The worker that ``prepare`` has started, until it gets its first instructions.
         self._worker: PrivateWorker | None = None
-        #: Releases the server.
-        self._held = ExitStack()
+        #: Closes the connection, and ends a server that was started.
+        self._closing = ExitStack()
 
     @property
     def has_own_worker(self) -> bool:
@@ -165,26 +174,26 @@ class BrokerDeployment:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a server without the experiment's folder."""
+        """Whether the server's URL is known, so that it need not be started from the experiment's folder."""
         return self._broker is not None or server_url() is not None
 
     @property
     def is_private(self) -> bool:
-        """Whether the server is this run's own, so that nobody else can have written to it."""
+        """Whether this run has started the server for itself, so that nobody else can have written to it."""
         return self._server is None or self._server.is_private
 
     @property
     def shown(self) -> str:
-        """The server, for people."""
+        """The server's name in messages."""
         return "this machine" if self._server is None or self.is_private else redact(self._server.url)
 
     def definition(self, name: str, folder: Path) -> Definition | None:
-        """Return an experiment's definition, or None when neither server nor folder has it.
+        """Return an experiment's definition, or None if neither the server nor the folder has it.
 
-        The connection stays.
+        This connects, and leaves the connection open.
 
         Raises:
-            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+            BrokerUnavailable: Redis can't be reached, is too old, or refuses the password.
             MessageVersionError: the stored definition can't be decoded.
         """
         kept = RedisJournal(self.connect(folder).client, name, patience_s=self._timing.patience_s).definition()
@@ -194,38 +203,41 @@ class BrokerDeployment:
         return None if kept is None else decode_definition(name, kept)
 
     def experiments(self) -> list[str]:
-        """Return the names of the experiments on the server, newest first."""
-        assert self._server is not None  # noqa: S101 - who asks has looked for one
+        """Return the names of the experiments on the server, newest first.
+
+        Call ``definition`` before.
+        """
+        assert self._server is not None  # noqa: S101 - ``definition`` has connected
         return experiments_on(self._server.client, patience_s=self._timing.patience_s)
 
     def new_name(self, stem: str, *, store: Store | None = None, sleep: Callable[[float], None] = time.sleep) -> str:
-        """Take the default name of a new experiment, as ``take_name`` does.
+        """Reserve and return the default name of a new experiment, as ``take_name`` does.
 
         Raises:
             as ``take_name``.
         """
         if (url := self._broker or server_url()) is None:
             return take_name(stem, store=store)
-        # A connection of its own: none may be open when ``prepare`` forks.
-        with contextlib.closing(_reach(url, sleep, self._timing)) as client:
+        # Close this connection immediately: no connection may be open when ``prepare`` forks.
+        with contextlib.closing(_connect_patiently(url, sleep, self._timing)) as client:
             return take_name(stem, client, store=store, patience_s=self._timing.patience_s)
 
     def close(self) -> None:
-        """Close the connection, and end a server that was started for it."""
-        self._held.close()
+        """Close the connection, and end the server if it was started for this run."""
+        self._closing.close()
 
     def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverContext:
-        """Connect, and take the experiment's lock.
+        """Connect, take the experiment's lock, and return what a driver needs.
 
         Raises:
-            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
-            NameTaken: a living driver, or an experiment with another definition, has the name.
+            BrokerUnavailable: Redis can't be reached, is too old, or refuses the password.
+            NameTaken: another driver runs the experiment of this name, or that experiment has another definition.
             StoreUnavailable: the checkpoint store can't be reached or written from here.
-            InsufficientResources: no worker offers what a trial asks for, and trials may not wait; or this machine
-                can't.
-            ConfigurationError: a trial is to run on several workers, and this machine alone is one.
+            InsufficientResources: this machine lacks the resources of a trial; or no worker of the broker offers them,
+                and trials may not wait.
+            ConfigurationError: trials need several workers, and a run on this machine has one.
         """
-        stack.callback(self._held.close)
+        stack.callback(self._closing.close)
         self.prepare(settings, folder, stack)
         server = self.connect(folder, sleep=interrupts.sleep)
         broker, client, is_local = server.url, server.client, server.is_local
@@ -234,7 +246,7 @@ class BrokerDeployment:
         writer = DefinitionWriter(settings, "" if is_local else broker)
         journal = RedisJournal(client, settings.name, patience_s=self._timing.patience_s)
         holder = secrets.token_hex(8)
-        _learn(writer, journal, folder)
+        _read_warm_start(writer, journal, folder)
         take_lock(journal, holder, sleep=interrupts.sleep)
         stack.callback(unless_away, journal.unlock, holder)
         make_folder(folder)
@@ -248,7 +260,7 @@ class BrokerDeployment:
         writer.read_code()
         if settings.overwrites:
             if is_local:
-                # Nothing is deleted for an experiment that could never run here.
+                # Raise before the deletion if the new experiment can't run on this machine.
                 slot_settings(settings.resources_for_all(), self.local_slots)
             stays = [DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())]
             if self._worker is not None:
@@ -256,17 +268,17 @@ class BrokerDeployment:
             _delete(journal, folder, store if is_local else _claim_store(store, broker, settings.name), stays)
         if store is not None:
             claim(store, client, settings.name, patience_s=self._timing.patience_s)
-            # A run on this machine alone has no journal that others keep in memory.
+            # The journal of a run on this machine need not save the memory of a shared server.
             journal.chapter_store = None if is_local else store
         kept = journal.definition()
         if kept is None:
-            # The server may have lost the experiment; its driver notices that.
+            # The server may have lost the experiment. The driver will notice that, and restore it.
             kept = definition_in(JournalFile(folder / JOURNAL_FILE), settings.name)
         if kept is None and is_local:
-            # Nothing is begun that could never run here.
+            # Raise before the experiment is created if it can't run on this machine.
             slot_settings(settings.resources_for_all(), self.local_slots)
         definition = writer.definition(kept)
-        _keep_code(writer, definition, folder)
+        _store_code(writer, definition, folder)
         if writer.bundle is not None:
             bundles.keep(writer.bundle)
         code_key = os.environ.get(KEY_VARIABLE) or (secrets.token_hex() if is_local else "")
@@ -287,7 +299,7 @@ class BrokerDeployment:
             takes_code=bool(definition.get("bundle")),
         )
         stack.callback(backend.close)
-        _expect(settings, backend)
+        _register_resources(settings, backend)
         if not is_local:
             _check_offer(settings, backend)
         return DriverContext(
@@ -313,7 +325,7 @@ class BrokerDeployment:
     def _start_worker(
         self, settings: Settings, folder: Path, definition: Definition, digest: str, code_key: str
     ) -> WorkerProcess | None:
-        """Start what runs trials here, where there is to be something."""
+        """Start the local worker and return it. Return None if trials run on a broker's workers."""
         server = self._server
         if server is None or not server.is_local:
             return None
@@ -321,8 +333,8 @@ class BrokerDeployment:
         slots = slot_settings(needed(settings.resources_for_all(), definition), self.local_slots, least_bytes)
         if settings.spec.is_carried and self._worker is None:
             raise TrainableNotFound(
-                f"trainable {settings.spec.name!r} was in the memory of the program that began the experiment, and in "
-                f"no file: run that program again with name={settings.name!r}, which continues the experiment"
+                f"trainable {settings.spec.name!r} existed only in the memory of the program that began the experiment, "
+                f"and in no file: run that program again with name={settings.name!r} to continue the experiment"
             )
         worker, self._worker = self._worker or PrivateWorker(folder), None
         ahead, timing = (settings.name, digest), self._timing
@@ -332,14 +344,13 @@ class BrokerDeployment:
         return worker
 
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
-        """Start the worker of a new local experiment, which gets ready while the server starts.
+        """Start the worker of a new local experiment, so that it gets ready while the server starts.
 
-        The importer of its program is a fork of this process, if that has no thread and no open file. An experiment
-        that exists may have ended, or be deleted soon, and its worker starts later, unless that importer has the
-        trainable itself.
+        If only a fork of this process can have the trainable, fork the worker's importer here. For an experiment that
+        exists already, the worker is otherwise started later, because the experiment may have ended.
 
         Raises:
-            TrainableNotFound: only a fork of this process could have the trainable, and it can't be forked.
+            TrainableNotFound: only a fork of this process could have the trainable, and this process can't be forked.
         """
         for check in settings.checks if self._broker is None else ():
             check(settings.expected, None)
@@ -355,16 +366,16 @@ class BrokerDeployment:
                 )
 
     def connect(self, folder: Path, sleep: Callable[[float], None] = time.sleep) -> _Server:
-        """Return the server, with a connection to it; once."""
+        """Return the server. The first call finds or starts it, and connects."""
         if self._server is None:
-            url, is_local, is_private = self._find(folder)
-            client = _reach(url, sleep, self._timing)
-            self._held.callback(client.close)
+            url, is_local, is_private = self._find_or_start_server(folder)
+            client = _connect_patiently(url, sleep, self._timing)
+            self._closing.callback(client.close)
             self._server = _Server(url, is_local, is_private, client)
         return self._server
 
-    def _find(self, folder: Path) -> tuple[str, bool, bool]:
-        """Return the server's URL, whether to start a worker here, and whether the server is this run's."""
+    def _find_or_start_server(self, folder: Path) -> tuple[str, bool, bool]:
+        """Return the server's URL, ``is_local`` and ``is_private`` (see ``_Server``)."""
         if self._broker is not None:
             return self._broker, False, False
         if (url := server_url()) is not None:
@@ -372,28 +383,28 @@ class BrokerDeployment:
         binary = find_binary(folder)
         make_folder(folder)
         server = EmbeddedServer.start(folder, binary=binary, timing=self._timing)
-        self._held.callback(server.stop)
+        self._closing.callback(server.stop)
         return server.url, True, True
 
 
-def _reach(url: str, sleep: Callable[[float], None], timing: Timing) -> RedisClient:
-    """Connect; a server that is away is waited for as long as by a driver that runs."""
+def _connect_patiently(url: str, sleep: Callable[[float], None], timing: Timing) -> RedisClient:
+    """Connect to a server. Retry for ``timing.patience_s`` seconds while it is unavailable."""
     deadline = time.monotonic() + timing.patience_s
-    is_said = False
+    is_logged = False
     while True:
         try:
             return connect(url, timing=timing, role="driver")
         except BrokerUnavailable as error:
             if not error.may_pass or time.monotonic() >= deadline:
                 raise
-            if not is_said:
+            if not is_logged:
                 logger.warning("%s; trying again for %g s", error, timing.patience_s)
-                is_said = True
+                is_logged = True
         sleep(RETRY_MAX_S)
 
 
 class BackendDeployment:
-    """The deployment on a given backend, such as a simulation or a backend of the user.
+    """The deployment on a backend object: a simulation, or a user's own backend.
 
     Args:
         backend: the backend.
@@ -406,32 +417,33 @@ class BackendDeployment:
         self._backend = backend
 
     def close(self) -> None:
-        """Do nothing: sessions close what they opened."""
+        """Do nothing: there is no connection before ``open``."""
 
     def new_name(self, stem: str, *, store: Store | None = None, sleep: Callable[[float], None] = time.sleep) -> str:
-        """Take the default name of a new experiment. Only this machine knows its experiments."""
+        """Reserve and return the default name of a new experiment. It is unique on this machine."""
         return take_name(stem, store=store)
 
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Do nothing: the backend starts its workers."""
 
     def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverContext:
-        """Take the experiment's lock.
+        """Open a session of the backend, take the experiment's lock, and return what a driver needs.
 
         Raises:
-            NameTaken: a living driver, or an experiment with another definition, has the name.
-            InsufficientResources: no worker offers what a trial asks for, and trials may not wait.
+            NameTaken: another driver runs the experiment of this name, or that experiment has another definition.
+            InsufficientResources: no worker offers the resources of a trial, and trials may not wait.
             StoreUnavailable: the checkpoint store can't be reached or written from here.
+            ConfigurationError: the settings have a bundle, which only a broker's or the local worker can take.
         """
         if settings.project is not None and not self.is_simulated:
             raise ConfigurationError("Process(bundle=…) is for a broker's workers, or this machine's: leave it out")
         backend = self._backend.open(settings.name, settings.expected[0])
         stack.callback(backend.close)
-        _expect(settings, backend)
+        _register_resources(settings, backend)
         _check_offer(settings, backend)
         journal, writer = backend.journal, DefinitionWriter(settings)
         holder = secrets.token_hex(8)
-        _learn(writer, journal, folder)
+        _read_warm_start(writer, journal, folder)
         take_lock(journal, holder)
         stack.callback(journal.unlock, holder)
         make_folder(folder)
@@ -443,7 +455,7 @@ class BackendDeployment:
             _delete(journal, folder, store)
         kept = journal.definition()
         definition = writer.definition(kept)
-        _keep_code(writer, definition, folder)
+        _store_code(writer, definition, folder)
         owner = NOBODY if self.is_simulated else this_owner()
         return DriverContext(
             journal=journal,
@@ -465,10 +477,7 @@ class BackendDeployment:
 
 
 def _backend_on(server: _Server) -> type[QueueBackend]:
-    """Return the backend for a server.
-
-    Where the driver starts its worker itself, Celery has nothing to do.
-    """
+    """Return the backend class for a server: with a local worker one without Celery."""
     if server.is_local:
         return LocalBackend
     from mqtune.backends.celery import CeleryBackend  # noqa: PLC0415 - celery's import takes a third of a second
@@ -476,21 +485,22 @@ def _backend_on(server: _Server) -> type[QueueBackend]:
     return CeleryBackend
 
 
-def _learn(writer: DefinitionWriter, journal: Journal, folder: Path) -> None:
-    """Read what a new experiment learns from.
+def _read_warm_start(writer: DefinitionWriter, journal: Journal, folder: Path) -> None:
+    """Read the trials that a new experiment's searcher learns from.
 
-    It is read before the lock is taken, as it may outlast the lock, and before anything is deleted.
+    Call this before taking the lock, because reading may last longer than the lock does, and before deleting an earlier
+    experiment of this name, because its trials may be the ones.
     """
     is_known = journal.definition() is not None or (folder / JOURNAL_FILE).is_file()
     if writer.settings.overwrites or not is_known:
         writer.learnt()
 
 
-def _expect(settings: Settings, backend: BackendSession) -> None:
-    """Have the backend count all slots that trials may ask for.
+def _register_resources(settings: Settings, backend: BackendSession) -> None:
+    """Check the trials' resources, and register each kind of them with the backend, which counts fitting slots.
 
     Raises:
-        ConfigurationError: the backend does not support the trials' slots, or can't tell them apart.
+        ConfigurationError: the backend does not support the resources, or only equal resources for all trials.
     """
     for check in settings.checks:
         check(settings.expected, backend)
@@ -498,15 +508,15 @@ def _expect(settings: Settings, backend: BackendSession) -> None:
         return
     if not isinstance(backend, TakesResources):
         raise ConfigurationError(
-            f"resources={settings.asks.name}: trials of this backend, {type(backend).__name__}, all get the same: give "
-            f"mqtune.Resources(…)"
+            f"resources={settings.asks.name}: this backend, {type(backend).__name__}, gives all trials the same "
+            f"resources: give mqtune.Resources(…)"
         )
     for resources in settings.expected:
         backend.expect(resources)
 
 
 def _check_offer(settings: Settings, backend: BackendSession) -> None:
-    """Check that a worker has a fitting slot, even a busy one, if trials may not wait for one."""
+    """Raise InsufficientResources if no slot fits, free or busy, and trials may not wait for a slot."""
     if not settings.run.queue_trials:
         backend.refresh()
         if not backend.slots:
@@ -514,12 +524,14 @@ def _check_offer(settings: Settings, backend: BackendSession) -> None:
 
 
 def _open_store(writer: DefinitionWriter, usual: Path | None, *, known: str | None = None) -> CheckpointStore | None:
-    """Return the experiment's checkpoint store, which is there now, or None for none.
+    """Create the experiment's checkpoint store if it is missing, and return it.
+
+    Return None without a store.
 
     Args:
-        writer: has the settings. It gets the URL of the store.
-        usual: the folder that is used if the user names none.
-        known: the URL in the definition of the experiment, or empty for none. None if the settings say which.
+        writer: has the settings. Its ``store`` is set to the store's URL.
+        usual: the folder to use if the settings name no store. None for no store then.
+        known: the URL in the experiment's definition, empty for no store. None: the settings say which.
     """
     settings = writer.settings
     given = settings.checkpoints.store
@@ -537,17 +549,20 @@ def _open_store(writer: DefinitionWriter, usual: Path | None, *, known: str | No
     return store
 
 
-def _keep_code(writer: DefinitionWriter, definition: Definition, folder: Path) -> None:
-    """Keep the trainable's files as they are, so that trials run them while they are edited."""
+def _store_code(writer: DefinitionWriter, definition: Definition, folder: Path) -> None:
+    """Copy the trainable's files into the experiment's folder.
+
+    Trials run the copies if files are edited.
+    """
     for name, wanted in definition["code_files"].items():
         if name in writer.sources:
             keep_source(folder / CODE_FOLDER, wanted, writer.sources[name])
 
 
 def _claim_store(store: CheckpointStore | None, url: str, name: str) -> CheckpointStore | None:
-    """Return a store that no experiment of this name on another server can have.
+    """Return the store if its checkpoints may be deleted, else None.
 
-    Return None for any other, and for none.
+    They may not if an experiment of this name on another server may use the store too.
     """
     if store is None or not is_shared(store, tenant_on(url, name)):
         return store
@@ -558,10 +573,15 @@ def _claim_store(store: CheckpointStore | None, url: str, name: str) -> Checkpoi
 
 
 def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays: Sequence[str] = ()) -> None:
-    """Delete an experiment from its server, its folder and its store. This process has its lock.
+    """Delete an experiment from its server, its folder and its store.
 
-    These stay: a worker's log, and the folders of a running server, of a store, which is emptied, and of the output of
-    submitted scripts, which may be this process's.
+    This process must have its lock.
+
+    Args:
+        journal: the experiment's journal.
+        folder: the experiment's folder.
+        store: the store whose checkpoints are deleted, or None.
+        stays: names in the folder that are not deleted, such as a running server's folder.
     """
     written = [event for events in driver_events(readable_entries(journal)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
@@ -578,7 +598,7 @@ def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays
 
 
 def unless_away(action: Callable[..., None], *arguments: object) -> None:
-    """Do it, unless there is no server to do it on."""
+    """Call *action*, and ignore BrokerUnavailable."""
     with contextlib.suppress(BrokerUnavailable):
         action(*arguments)
 
@@ -588,21 +608,22 @@ def _describe_driver(owner: Owner) -> str:
 
 
 def is_simulated(backend: object) -> bool:
-    """Whether a backend is of simulated workers."""
-    from mqtune.backends.simulated import Simulated  # noqa: PLC0415 - nobody else needs it
+    """Whether a backend simulates its workers."""
+    from mqtune.backends.simulated import Simulated  # noqa: PLC0415 - most runs don't need it
 
     return isinstance(backend, Simulated)
 
 
 def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints(), timing: Timing = Timing()) -> Deployment:
-    """Return where a user wants an experiment to run.
+    """Return the deployment for a tuner's argument *backend*.
 
     Args:
-        backend: a broker's URL, ``Local(…)``, a backend, or None: ``$MQTUNE_BROKER``, or this machine alone.
-        checkpoints: the options of checkpoints, which name the store.
+        backend: a broker's URL, ``Local(…)``, a backend object, or None for ``$MQTUNE_BROKER`` or else this machine.
+        checkpoints: the options of checkpoints, to check the store.
+        timing: the driver's intervals and time-outs.
 
     Raises:
-        ConfigurationError: it is something else, or does not go with the store.
+        ConfigurationError: *backend* is none of these, or it can't use the given checkpoint store.
     """
     if backend is None:
         backend = os.environ.get("MQTUNE_BROKER") or Local()
@@ -619,6 +640,5 @@ def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints(), tim
         return BackendDeployment(backend)
     raise ConfigurationError(
         f"backend={backend!r} is not a backend; give the URL of a broker, mqtune.Local(slots=…), mqtune.Simulated(…), "
-        f"an "
-        "object with the methods of mqtune.backends.base.Backend, or leave it out for $MQTUNE_BROKER or this machine"
+        "an object with the methods of mqtune.backends.base.Backend, or leave it out for $MQTUNE_BROKER or this machine"
     )

@@ -193,7 +193,7 @@ class Driver(Loop):
         if not self.is_finished or self.requests.open():
             self._path.say_begun()
         self._orders.take_over()
-        self._path.carry_out_all(self.checkpoints.look_through(place.journal, place.folder))
+        self._path.carry_out_all(self.checkpoints.check_all(place.journal, place.folder))
         self.backend.refresh()
         # An attempt that an earlier driver staged and did not live to publish need not wait until it is overdue.
         self._timers.publish_lost(older_than_s=0)
@@ -366,7 +366,7 @@ class Driver(Loop):
         if not self._deciders.is_broken:
             # Else the next driver does, once it has passed the report at which they failed.
             self._path.carry_out_all(self.checkpoints.gathered())
-            self._path.carry_out_all(self.checkpoints.left_over(self.place.journal))
+            self._path.carry_out_all(self.checkpoints.find_orphans(self.place.journal))
         self.carry_out(Finish(outcome, reason))
         # A server that was emptied by hand has not been away.
         self._heartbeat.beat()

@@ -196,7 +196,7 @@ class Loop:
         elif verdict is not None:
             action, reason, source = verdict.decision
             if source is not None:
-                self._checkpoints.plan(trial, self.experiment.trials[source].checkpoint)
+                self._checkpoints.hold_for_decision(trial, self.experiment.trials[source].checkpoint)
             # An earlier driver that came as far has decided so, or has let the trial go on, by a rule, or code, that
             # was another one.
             if not self._intake.has_past:

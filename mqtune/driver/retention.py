@@ -1,4 +1,4 @@
-"""Retention of checkpoints: the rule, and references that protect checkpoints from it."""
+"""Retention of checkpoints: the rule for deletions, and references that protect checkpoints."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from mqtune.core.trial import CheckpointId, SavedCheckpoint, is_in_memory
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Rule for a trial's checkpoints: the newest ones and the best ones are kept.
+    """The rule which of a trial's checkpoints are kept: the newest and the best ones.
 
-    Of folder checkpoints, the *keep_last* newest and the *keep_best* best are kept; one may be both. Of equal scores
-    the first is better. Missing scores, NaN and non-numbers are never best. With the experiment's metric, a checkpoint
-    whose report satisfies the outcome constraints is better than one whose report doesn't.
+    Of folder checkpoints, the *keep_last* newest and the *keep_best* best are kept. One checkpoint may be both. Of
+    equal scores the first is better. A checkpoint whose score is missing, NaN or not a number is never the best. With
+    the experiment's metric, a checkpoint whose report satisfies the outcome constraints is better than one whose report
+    violates one.
 
     A dict checkpoint takes memory in Redis, so it is kept only while it is the trial's newest checkpoint of all.
 
-    The newest checkpoint is always kept. A referenced one, for example by a fork that has not begun, is also kept, and
-    is deleted when the rule is next applied without the reference. While reports come with checkpoints, the rule is
-    applied at least every 10 s and after each 32nd of an experiment's.
+    The newest checkpoint is always kept. A referenced one, for example by a fork that has not begun, is also kept until
+    the rule is applied without the reference. While reports have checkpoints, the driver applies the rule at least
+    every 10 s, and after 32 checkpoints of an experiment.
 
     The result does not depend on how often the rule is applied: a deleted checkpoint would not be kept later.
 
     Args:
-        keep_last: number of newest checkpoints to keep, at least 1; None keeps all.
+        keep_last: number of newest checkpoints to keep, at least 1. None keeps all.
         keep_best: number of best checkpoints to keep.
-        score: metric in the checkpoint's report; empty means the experiment's.
-        mode: "min" or "max"; empty means the experiment's, and is required with the experiment's metric.
-        constraints: outcome constraints for the score: the experiment's, if it is the experiment's metric.
+        score: the metric in a checkpoint's report. If empty, ``of`` sets the experiment's metric.
+        mode: "min" or "max" of *score*. It is empty if and only if *score* is.
+        constraints: outcome constraints of the score. ``of`` sets those of the experiment.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -51,7 +52,7 @@ class Retention:
             object.__setattr__(self, "keep_last", whole_number("Checkpoints", "keep_last", self.keep_last, 1))
         object.__setattr__(self, "keep_best", whole_number("Checkpoints", "keep_best", self.keep_best, 0))
         if not isinstance(self.score, str):
-            raise ConfigurationError(f"Checkpoints(score={self.score!r}): the name of a metric is wanted")
+            raise ConfigurationError(f"Checkpoints(score={self.score!r}): give the name of a metric")
         one_of("Checkpoints", "mode", self.mode, ("min", "max", ""))
         if bool(self.score) is not bool(self.mode):
             raise ConfigurationError(
@@ -62,7 +63,10 @@ class Retention:
     def of(
         self, metric: str, mode: Literal["min", "max"], constraints: tuple[OutcomeConstraint, ...] = ()
     ) -> Retention:
-        """Return this rule for an experiment's metric. An empty metric means no best ones."""
+        """Return this rule with an experiment's metric if it has no score of its own.
+
+        With an empty metric, no checkpoint is kept as one of the best.
+        """
         if self.score:
             return self
         if not metric:
@@ -95,7 +99,7 @@ class Retention:
         self, folders: list[CheckpointId], checkpoints: Mapping[CheckpointId, SavedCheckpoint]
     ) -> list[CheckpointId]:
         if not self.score:
-            raise ConfigurationError("Retention: which metric is the best one's is not known; call of(metric, mode)")
+            raise ConfigurationError("Retention has no score to find the best checkpoints by; call of(metric, mode)")
         sign = 1.0 if self.mode == "max" else -1.0
         scored = [
             (self._keeps_to_constraints(checkpoints[id_]), sign * value, -place, id_)
@@ -118,33 +122,36 @@ def _number(value: object) -> float:
 
 
 class References:
-    """The checkpoints that are still needed. Each operation takes constant time.
+    """Checkpoints that are still needed, by the holders that need them.
 
-    A holder references at most one checkpoint, so repeated calls, as in a replay, change nothing. A paused trial
-    references its newest checkpoint, a running attempt its starting point, and a pending fork or decision the named
-    checkpoint. ``Retention`` tests ``checkpoint in references``.
+    Operations take constant time. A holder references at most one checkpoint, so repeated calls, as in a replay, change
+    nothing. A paused trial references its newest checkpoint, a running attempt the checkpoint that it started from, and
+    a pending fork or decision the checkpoint that it will start from. ``checkpoint in references`` tells whether it has
+    a holder.
     """
 
     def __init__(self) -> None:
-        self._held: dict[Hashable, CheckpointId] = {}
+        self._checkpoint_of: dict[Hashable, CheckpointId] = {}
         #: Number of holders of each checkpoint.
         self._holders: dict[CheckpointId, int] = {}
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> CheckpointId:
-        """Replace the checkpoint of *holder*. An empty id releases it.
+        """Let *holder* reference this checkpoint, and no longer its earlier one.
+
+        With an empty id it references none.
 
         Returns:
-            the checkpoint that lost its last holder, or empty.
+            The earlier checkpoint if it has no other holder, else an empty id.
         """
-        held, holders = self._held, self._holders
-        before = held.get(holder, CheckpointId(""))
+        checkpoint_of, holders = self._checkpoint_of, self._holders
+        before = checkpoint_of.get(holder, CheckpointId(""))
         if before == checkpoint:
             return CheckpointId("")
         if checkpoint:
-            held[holder] = checkpoint
+            checkpoint_of[holder] = checkpoint
             holders[checkpoint] = holders.get(checkpoint, 0) + 1
         else:
-            del held[holder]
+            del checkpoint_of[holder]
         if before and holders[before] > 1:
             holders[before] -= 1
             return CheckpointId("")
@@ -153,7 +160,7 @@ class References:
 
     def __bool__(self) -> bool:
         """Whether there are any references."""
-        return bool(self._held)
+        return bool(self._checkpoint_of)
 
     def __contains__(self, checkpoint: object) -> bool:
         return checkpoint in self._holders

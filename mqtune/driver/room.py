@@ -1,4 +1,4 @@
-"""Warns if a server's memory, or a journal's limit of bytes, is nearly used up."""
+"""Warns if a server's memory, or a journal's allowed size, is nearly used up."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from mqtune.journal.room import MAKE_ROOM, NEARLY_FULL, JournalRoom, Room
 
 logger = logging.getLogger(__name__)
 
-#: Hysteresis of a server. Clients that connect and disconnect change less.
+#: The used part of a server's memory must fall by this before a warning ends. Clients that connect and disconnect
+#: change the used part by less.
 SLACK: Final = 0.05
 
 
 class RoomWatch:
-    """Warns once if a server or journal is nearly full, once if it is full, and once after.
+    """Logs each change of a server or journal: when it is nearly full, full, or has space again.
 
     Args:
-        server: name of the server or journal.
+        server: name of the server or journal in messages.
         way_out: hint for the user.
-        slack: how far the used part must fall below the part at the warning until the warning is over.
+        slack: the used part must fall by this, from the part at which a warning was logged, before the warning ends.
     """
 
     def __init__(self, server: str = "Redis", way_out: str = MAKE_ROOM, *, slack: float = SLACK) -> None:
@@ -32,7 +33,10 @@ class RoomWatch:
         self._warned_at = 0.0
 
     def look(self, room: Room | JournalRoom | None) -> None:
-        """Warn if necessary. None means that the use is unknown."""
+        """Compare the current use with the last warning, and log a change.
+
+        None means that the use is unknown.
+        """
         if room is None:
             return
         reached = 1.0 if room.is_full else NEARLY_FULL if room.shortage else 0.0

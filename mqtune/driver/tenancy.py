@@ -1,8 +1,9 @@
-"""Marks in a store that name the experiments with checkpoints there.
+"""Marks in a checkpoint store: each names an experiment that has checkpoints there.
 
-A driver writes a mark when it begins, and a deletion reads all marks. A copied server has the original's id and
-experiments. Therefore a mark also has the server's process and address. A deletion keeps the checkpoints if neither is
-the server's own.
+A driver writes its mark when it begins. Before checkpoints are deleted, all marks are read, because an experiment of
+the same name on another server may use the store too. A copy of a server has the id and the experiments of the
+original. Therefore a mark also has the server's process id and address: if both differ, the checkpoints are not
+deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _tenant(client: RedisClient, identity: str, experiment: str, patience_s: flo
 def claim(store: CheckpointStore, client: RedisClient, experiment: str, *, patience_s: float) -> None:
     """Mark a store as used by an experiment on this server.
 
-    A store with checkpoints but without marks is left alone: nothing in it is ever collected.
+    A store that has checkpoints and no mark stays without a mark. Then nothing in it is ever collected.
 
     Raises:
         BrokerUnavailable: the server did not answer for *patience_s* seconds.
@@ -43,7 +44,7 @@ def claim(store: CheckpointStore, client: RedisClient, experiment: str, *, patie
 
 
 def _is_earlier(tenant: Tenant, mine: Tenant) -> bool:
-    """Whether a mark is *mine*, from before the server's address or id was known."""
+    """Whether a mark is an incomplete version of *mine*, without the server's address or id."""
     if tenant.broker == UNKNOWN != mine.broker:
         return tenant._replace(broker=mine.broker).is_same(mine)
     return tenant[:2] == mine[:2] and not tenant.place

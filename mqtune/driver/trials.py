@@ -136,7 +136,7 @@ class DrivenTrial(TrialHandle):
                 "delete them all the same"
             )
         if even_paused:
-            driver.checkpoints.let_go(trial)
+            driver.checkpoints.release_paused(trial)
         return driver.delete_checkpoints(trial)
 
     def stdout(self, *, attempt: int | None = None, offset: int = 0) -> list[str]:
