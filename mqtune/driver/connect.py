@@ -174,12 +174,12 @@ class BrokerDeployment:
 
     @property
     def is_known(self) -> bool:
-        """Whether the server's URL is known, so that it need not be started from the experiment's folder."""
+        """Whether the server's URL is known, so that no server need be started."""
         return self._broker is not None or server_url() is not None
 
     @property
     def is_private(self) -> bool:
-        """Whether this run has started the server for itself, so that nobody else can have written to it."""
+        """Whether this run has started the server, so that nobody else can have written to it."""
         return self._server is None or self._server.is_private
 
     @property
@@ -333,8 +333,8 @@ class BrokerDeployment:
         slots = slot_settings(needed(settings.resources_for_all(), definition), self.local_slots, least_bytes)
         if settings.spec.is_carried and self._worker is None:
             raise TrainableNotFound(
-                f"trainable {settings.spec.name!r} existed only in the memory of the program that began the experiment, "
-                f"and in no file: run that program again with name={settings.name!r} to continue the experiment"
+                f"trainable {settings.spec.name!r} was in the memory of the program that began the experiment, and in "
+                f"no file: run that program again with name={settings.name!r} to continue the experiment"
             )
         worker, self._worker = self._worker or PrivateWorker(folder), None
         ahead, timing = (settings.name, digest), self._timing
@@ -346,8 +346,9 @@ class BrokerDeployment:
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Start the worker of a new local experiment, so that it gets ready while the server starts.
 
-        If only a fork of this process can have the trainable, fork the worker's importer here. For an experiment that
-        exists already, the worker is otherwise started later, because the experiment may have ended.
+        The worker's first importer is a fork of this process, if this process can be forked. The worker of an existing
+        experiment is started later, because the experiment may have ended. If only a fork can have the trainable, the
+        worker is always started here.
 
         Raises:
             TrainableNotFound: only a fork of this process could have the trainable, and this process can't be forked.
@@ -497,7 +498,7 @@ def _read_warm_start(writer: DefinitionWriter, journal: Journal, folder: Path) -
 
 
 def _register_resources(settings: Settings, backend: BackendSession) -> None:
-    """Check the trials' resources, and register each kind of them with the backend, which counts fitting slots.
+    """Check the trials' resources, and have the backend count the slots that fit them.
 
     Raises:
         ConfigurationError: the backend does not support the resources, or only equal resources for all trials.
@@ -508,15 +509,15 @@ def _register_resources(settings: Settings, backend: BackendSession) -> None:
         return
     if not isinstance(backend, TakesResources):
         raise ConfigurationError(
-            f"resources={settings.asks.name}: this backend, {type(backend).__name__}, gives all trials the same "
-            f"resources: give mqtune.Resources(…)"
+            f"resources={settings.asks.name}: the trials of this backend, {type(backend).__name__}, all get the same: "
+            f"give mqtune.Resources(…)"
         )
     for resources in settings.expected:
         backend.expect(resources)
 
 
 def _check_offer(settings: Settings, backend: BackendSession) -> None:
-    """Raise InsufficientResources if no slot fits, free or busy, and trials may not wait for a slot."""
+    """Raise InsufficientResources if no slot, free or busy, fits and trials may not wait."""
     if not settings.run.queue_trials:
         backend.refresh()
         if not backend.slots:

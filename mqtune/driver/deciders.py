@@ -1,7 +1,4 @@
-"""The deciders: scheduler, searcher and stop rule.
-
-They judge each report, and are notified of each event.
-"""
+"""Calls the deciders of an experiment: its scheduler, searcher and stop rule."""
 
 from __future__ import annotations
 
@@ -27,66 +24,71 @@ logger = logging.getLogger(__name__)
 
 
 class Verdict(NamedTuple):
-    """The decision for a report, and its origin: "scheduler", "stop rule" or "driver"."""
+    """The decision on a trial after a report."""
 
     decision: Decision
+    #: "scheduler", "stop rule" or "driver".
     by: str
 
 
+#: The verdict that lets a trial continue.
 GO_ON: Final = Verdict(CONTINUE, "scheduler")
 
 
 class Deciders:
-    """Asks scheduler, stop rule and searcher, always in this order, in a replay as when it was new.
+    """Shows reports and events to scheduler, stop rule and searcher, and returns decisions.
 
-    They are code of users: the first error that one of them raises ends the run, and nothing is decided any more.
+    The order of calls is always the same, so a replay brings deterministic deciders to the same state. Deciders may be
+    code of users. The first error of one ends the run, and nothing is decided any more.
     """
 
     def __init__(self, experiment: Experiment, searcher: Searcher, settings: Settings, clock: Clock) -> None:
         self.scheduler, self.rule = scheduler, rule = settings.scheduler, settings.stop
         self.searcher = searcher
-        #: Whether the rule is the one that the reports now read were decided by.
+        #: Whether the stop rule's answers count. In a replay they don't if an earlier driver had another rule.
         self.rule_decides = True
-        #: Whether one of them has raised an error.
+        #: Whether a decider has raised an error.
         self.is_broken = False
         self._failure: MqtuneError | None = None
-        #: The trial that a config was suggested for, until it is staged.
+        #: The trial for which ``suggest`` has returned a config, until the trial is staged.
         self._suggested_for: TrialId | None = None
         self._experiment = experiment
         self._screening = Screening(experiment, scheduler, rule, settings.failures)
         self._clock = clock
         # Looked up once: a flood of reports is the driver's hot path.
         self._decide = scheduler.on_report
-        self._searcher_hears = searcher.on_report if type(searcher).on_report is not Searcher.on_report else None
-        self._decides_alone = rule is None and self._searcher_hears is None
+        self._on_searcher_report = searcher.on_report if type(searcher).on_report is not Searcher.on_report else None
+        self._decides_alone = rule is None and self._on_searcher_report is None
 
     @property
     def failure(self) -> MqtuneError | None:
-        """The error that ends the run: a decider's own, or a name that no report has."""
+        """The error that ends the run, or None: a decider's error, or a metric that reports lack."""
         return self._failure or self._screening.missing
 
     def go_live(self) -> None:
-        """End the replay: log warnings from now on, and forget the failures of earlier drivers."""
+        """End the replay: log warnings from now on, and forget failures that the replay has found."""
         self._failure = self._screening.missing = None
         self._screening.is_live = self.rule_decides = True
 
     # Reports.
 
     def on_report(self, trial: Trial, report: Report) -> Verdict:
-        """Return the verdict on a report: the stop rule's over the scheduler's.
+        """Show a report to scheduler, stop rule and searcher, and return the verdict.
+
+        The stop rule overrules the scheduler. The searcher only learns.
 
         Raises:
             UserCodeFailed: one of them has raised an error.
         """
         verdict, decision, asked = GO_ON, CONTINUE, "scheduler"
         try:
-            screened = self._screening.look(trial, report)
+            screened = self._screening.screen(trial, report)
             if screened is None:
                 decision = self._decide(trial, report)
                 # The usual case, and the hot path of a flood.
                 if decision is CONTINUE and self._decides_alone:
                     return GO_ON
-            elif screened.is_placed and not screened.fails:
+            elif screened.has_time and not screened.fails:
                 decision = self._decide(trial, screened.report)
             if decision is not CONTINUE and self._check_decision(decision).action is not Action.CONTINUE:
                 verdict = Verdict(decision, "scheduler")
@@ -94,10 +96,10 @@ class Deciders:
                 asked = "rule"
                 if (reason := self.rule.stops_trial(trial, report)) and self.rule_decides:
                     action = Action.STOP if self.rule.gives_up else Action.COMPLETE
-                    verdict = Verdict(Decision(action, _text(self.rule, reason)), "stop rule")
-            if self._searcher_hears is not None:
+                    verdict = Verdict(Decision(action, _reason_text(self.rule, reason)), "stop rule")
+            if self._on_searcher_report is not None:
                 asked = "searcher"
-                self._searcher_hears(trial, report if screened is None else screened.report)
+                self._on_searcher_report(trial, report if screened is None else screened.report)
         except Exception as error:  # noqa: BLE001 - it is raised again
             method = "stops_trial" if asked == "rule" else "on_report"
             place = f"report {report.sequence} of trial {report.trial}, attempt {report.attempt}"
@@ -107,10 +109,10 @@ class Deciders:
         return verdict
 
     def _check_decision(self, decision: object) -> Decision:
-        """Return the scheduler's decision.
+        """Return the scheduler's decision if it is valid.
 
         Raises:
-            ConfigurationError: it can't be carried out.
+            ConfigurationError: it is not a decision that a scheduler may make.
         """
         who = f"{type(self.scheduler).__name__}.on_report()"
         if not isinstance(decision, Decision) or not isinstance(decision.action, Action):
@@ -121,25 +123,29 @@ class Deciders:
             )
         if decision.action in (Action.ABANDON, Action.FAIL):
             raise ConfigurationError(
-                f"{who} wants trials to {decision.action.value}, which only a user may have them do; let them stop"
+                f"{who} returned the action {decision.action.value}, which is for users only; return STOP instead"
             )
         if not isinstance(decision.reason, str):
             raise ConfigurationError(f"{who} returned {decision!r:.80}, whose reason is not text")
         if decision.source is not None and decision.source not in self._experiment.trials:
-            raise ConfigurationError(f"{who} returned {decision!r:.80}; there is no such trial to go on from")
+            raise ConfigurationError(
+                f"{who} returned {decision!r:.80}; its source {decision.source!r} is not a trial of the experiment"
+            )
         return decision
 
     @property
     def are_late(self) -> bool:
-        """Whether the scheduler is about to decide, although nothing else happens."""
+        """Whether the scheduler works on decisions in its background thread."""
         background = self.scheduler.background
         return background is not None and background.is_busy
 
     def late(self) -> Iterator[Decide]:
-        """Yield what the scheduler has decided in the background, on trials that nothing else has ended.
+        """Yield the decisions that the scheduler has made in the background since the last call.
+
+        Decisions on trials that have ended, or whose end is decided, are left out.
 
         Raises:
-            UserCodeFailed: it has raised an error.
+            UserCodeFailed: the scheduler has raised an error.
         """
         background = self.scheduler.background
         if background is None:
@@ -151,13 +157,13 @@ class Deciders:
             if action is not Action.CONTINUE and not trial.status.is_terminal and trial.decision is None:
                 yield Decide(trial=trial, action=action, by="scheduler", reason=reason)
 
-    # All else.
+    # Other events.
 
     def hear(self, event: Event) -> tuple[()]:
-        """Tell those whom an event concerns.
+        """Notify scheduler, searcher and stop rule of an event that concerns them.
 
         Raises:
-            UserCodeFailed: one of them has raised an error; the next driver tells it again.
+            UserCodeFailed: one of them has raised an error. The next driver repeats the notification.
         """
         match event:
             case TrialStaged():
@@ -189,30 +195,31 @@ class Deciders:
         self._tell(self.searcher, "on_queue", trial)
 
     def _take_over(self, trial: Trial, *, was_suggested: bool) -> None:
-        """Tell the searcher of a config from somebody else, or from an earlier driver."""
+        """Notify the searcher of a new trial whose config it has not suggested in this process."""
         with self.asking(self.searcher, "replay" if was_suggested else "adopt", f"trial {trial.id}"):
             if not was_suggested:
                 self.searcher.adopt(trial.id, trial.config)
                 return
             suggested = self.searcher.replay(trial.id, trial.config)
-            # By their texts, as NaN is not equal to itself.
+            # Compare fingerprints, because NaN is not equal to itself.
             if fingerprint(suggested) != fingerprint(trial.config):
                 logger.warning(
-                    "trial %s: the searcher now suggests %r, the journal has %r and counts",
+                    "trial %s: the searcher now suggests %r, but the journal has %r; the journal's config is used",
                     trial.id,
                     suggested,
                     trial.config,
                 )
 
     def _tell_abandoned(self, trial: Trial) -> None:
-        """Tell, once, that a trial is given up: as soon as that is decided, or when it has ended so by itself."""
+        """Notify all deciders that a trial is abandoned."""
         for decider in (self.scheduler, self.searcher, self.rule):
             if decider is not None:
                 self._tell(decider, "on_abandon", trial)
 
     def _tell_end(self, trial: Trial) -> None:
-        is_told = trial.decision is not None and trial.decision.action is Action.ABANDON
-        if trial.status is TrialStatus.ABANDONED and not is_told:
+        # After a decision to abandon the trial, the deciders have been notified already.
+        was_decided = trial.decision is not None and trial.decision.action is Action.ABANDON
+        if trial.status is TrialStatus.ABANDONED and not was_decided:
             self._tell_abandoned(trial)
         self._screening.forget(trial)
         self._tell(self.scheduler, "on_trial_end", trial)
@@ -225,11 +232,13 @@ class Deciders:
                     self._failure = error
 
     def suggest(self, trial: TrialId) -> Suggestion:
-        """Return the searcher's config for the next trial, WAIT, or None if it has no more.
+        """Return the searcher's config for the next trial, or None if it has no more.
+
+        Return WAIT if the searcher needs time.
 
         Raises:
-            UserCodeFailed: it has raised an error.
-            ConfigurationError: it has returned something else, or a config that can't be sent to workers.
+            UserCodeFailed: the searcher has raised an error.
+            ConfigurationError: the searcher has returned something else, or a config that can't be sent to workers.
         """
         who = f"{type(self.searcher).__name__}.suggest()"
         with self.asking(self.searcher, "suggest", f"trial {trial}"):
@@ -238,27 +247,30 @@ class Deciders:
                 return config
             if not isinstance(config, dict):
                 raise ConfigurationError(
-                    f"{who} returned {config!r:.80} for trial {trial}; it may return a dict, WAIT or None"
+                    f"{who} returned {config!r:.80} for trial {trial}; return a dict, WAIT or None"
                 )
             try:
                 encode_value(config)
             except TypeError as error:
                 raise ConfigurationError(
-                    f"{who} returned a config for trial {trial} that no worker can be sent: {error}"
+                    f"{who} returned a config for trial {trial} that can't be sent to a worker: {error}"
                 ) from None
         self._suggested_for = trial
         return config
 
     def stops_experiment(self) -> str:
-        """Return why the stop rule ends the experiment now, or an empty text."""
+        """Return the stop rule's reason to end the experiment now.
+
+        It is empty if the experiment continues.
+        """
         if self.rule is None:
             return ""
         with self.asking(self.rule, "stops_experiment", "while the experiment runs"):
             reason = self.rule.stops_experiment(self._experiment, self._clock.time())
-        return reason and _text(self.rule, reason)
+        return reason and _reason_text(self.rule, reason)
 
     def due_s(self) -> float:
-        """Return the seconds until the stop rule is to be asked again, even without news."""
+        """Return the seconds until the stop rule must be asked again, even without a new event."""
         if self.rule is None:
             return float("inf")
         now = self._clock.time()
@@ -267,10 +279,12 @@ class Deciders:
 
     @contextlib.contextmanager
     def asking(self, decider: object, method: str, place: str) -> Iterator[None]:
-        """Have any error within end the run, and say who raised it and about what.
+        """Turn an error inside the block into the error that ends the run.
+
+        The error names the decider, its *method* and the *place*, such as a trial.
 
         Raises:
-            UserCodeFailed: there was one, which is its cause. An error of mqtune's own is raised as it is.
+            UserCodeFailed: the block has raised an error. An ``MqtuneError`` is raised unchanged.
         """
         try:
             yield
@@ -278,14 +292,14 @@ class Deciders:
             self._fail(decider, method, place, error)
 
     def _tell(self, decider: Scheduler | Searcher | StopRule, method: str, trial: Trial) -> None:
-        # Without ``asking``, whose context takes longer than most of these calls.
+        # ``asking`` would take longer than most of these calls.
         try:
             getattr(decider, method)(trial)
         except Exception as error:  # noqa: BLE001 - it is raised again
             self._fail(decider, method, f"trial {trial.id}, attempt {trial.attempt.number}", error)
 
     def _fail(self, decider: object, method: str, place: str, error: Exception) -> NoReturn:
-        """Note that a decider has raised an error, and raise the one that ends the run."""
+        """Record an error of a decider, and raise the error that ends the run."""
         self.is_broken = True
         if isinstance(error, MqtuneError):
             self._failure = error
@@ -294,6 +308,6 @@ class Deciders:
         raise self._failure from error
 
 
-def _text(rule: StopRule, reason: object) -> str:
-    """Return a rule's reason, also where it only says that there is one."""
+def _reason_text(rule: StopRule, reason: object) -> str:
+    """Return a rule's reason, or a default text if the rule has only returned True."""
     return reason if isinstance(reason, str) else f"{type(rule).__name__} says so"

@@ -1,6 +1,7 @@
 """Default names of experiments: the name of the program, and a number.
 
-A number is never reused on its server, or on its machine.
+The numbers of a program's experiments increase. A server, or this machine for local experiments, remembers the last
+one.
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ from mqtune.journal.redis import experiments_on
 from mqtune.journal.retry import retrying
 from mqtune.trainable.spec import TrainableSpec
 
-#: Folder in mqtune's home with a file for each stem. It holds the last number of this machine's experiments.
+#: Folder in mqtune's home with a file for each stem. The file has the last number of local experiments.
 NUMBERS: Final = ".numbers"
-#: The place of checkpoint stores, as in ``Checkpoints``.
+#: The place of checkpoint stores, as in ``Checkpoints(store=…)``.
 Store: TypeAlias = str | PathLike[str]
 _STEM_CHARS: Final = 60
 _NOT_IN_STEMS: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def default_stem(spec: TrainableSpec) -> str:
-    """Return the stem of the running script's file. Without a script, return the trainable's name."""
+    """Return the name of the running script without its suffix.
+
+    Without a script, the trainable's name.
+    """
     file = getattr(sys.modules["__main__"], "__file__", None)
     program = Path(file or "")
-    # A package that runs by ``python -m`` has this file.
+    # With ``python -m PACKAGE``, the file is the package's __main__.py.
     name = program.parent.name if program.name == "__main__.py" else program.stem
     if name in ("", "mqtune"):
         name = Path(spec.name).stem if spec.kind == "script" else spec.name
@@ -42,7 +46,7 @@ def default_stem(spec: TrainableSpec) -> str:
 
 
 def as_stem(text: str) -> str:
-    """Return a text as the beginning of a valid name."""
+    """Turn a text into the beginning of a valid experiment name."""
     return _NOT_IN_STEMS.sub("-", text)[:_STEM_CHARS].lstrip("-_") or "experiment"
 
 
@@ -53,16 +57,16 @@ def take_name(
     store: Store | None = None,
     patience_s: float = CONNECT_TIMEOUT_S,
 ) -> str:
-    """Take the next free name for a new experiment, such as ``digits-3``, and make its folder.
+    """Reserve the next free name for an experiment, such as ``digits-3``, and make its folder.
 
-    No other process gets this name, on this machine or on the server. It is not reused after a deletion. If the server
-    has lost its data, this machine's folders and the experiment's store still have the earlier names.
+    No other process on this machine or with this server gets the same name, even after the experiment's deletion. If
+    the server has lost its data, names are skipped that have a folder on this machine or checkpoints in the store.
 
     Args:
         stem: the beginning of the name.
         client: the connection to the experiment's server. None for an experiment on this machine alone.
         store: the place of the experiments' checkpoint stores, if one is given.
-        patience_s: how long an unavailable server is waited for.
+        patience_s: longest wait for an unavailable server, in seconds.
 
     Raises:
         ConfigurationError: mqtune's home is not writable.
@@ -77,13 +81,13 @@ def take_name(
         if name in known or (store is not None and _is_used(store, name)):
             continue
         with contextlib.suppress(FileExistsError):
-            # Also reserves the name: experiments on other servers use the same home.
+            # The folder reserves the name on this machine: experiments on other servers use the same home.
             (home / name).mkdir()
             return name
 
 
 def release_folder(folder: Path) -> None:
-    """Remove an experiment's folder if it is still empty: nothing has begun."""
+    """Remove an experiment's folder if it is still empty, because the experiment has not begun."""
     with contextlib.suppress(OSError):
         folder.rmdir()
 
@@ -111,5 +115,5 @@ def _is_used(place: Store, experiment: str) -> bool:
     try:
         return bool(store.tenants() or store.ids())
     except StoreUnavailable:
-        # It does not exist yet. If it is out of reach, the driver raises this error when it begins.
+        # The store does not exist yet. If it can't be reached, the driver raises this error when it begins.
         return False

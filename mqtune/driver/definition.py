@@ -1,7 +1,4 @@
-"""The definition of an experiment.
-
-It is made of its settings, and compared with the one in the journal.
-"""
+"""Writes an experiment's definition, and compares it with the definition in the journal."""
 
 from __future__ import annotations
 
@@ -26,10 +23,11 @@ from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import program_arguments
 
-#: The parts of a definition whose differences are named first, and the most differences that are named.
+#: The parts of a definition whose differences an error names first.
 _IMPORTANT: Final = ("trainable", "metric", "mode", OUTCOME_CONSTRAINTS, "space", "searcher", "scheduler", "resources")
+#: Largest number of differences that an error names.
 _SHOWN: Final = 5
-#: The values of options that older definitions lack, and that must not change.
+#: Options that must not change and that older definitions lack, with the values that they had then.
 _BEFORE: Final[Mapping[str, object]] = {"on_invalid_report": "warn", "max_lost": LOST_BUDGET}
 
 
@@ -48,18 +46,19 @@ class DefinitionWriter:
         self.store = ""
         #: Returns an earlier bundle of the experiment by its digest, or None.
         self.find_bundle: Callable[[str], Bundle | None] = lambda _: None
-        #: The files of the trainable, once they were read, and their bundle, if one is brought to workers.
+        #: The content of the trainable's files by name, after ``read_code``.
         self.sources: dict[str, bytes] = {}
+        #: The bundle of these files. None if none is sent to workers.
         self.bundle: Bundle | None = None
-        #: The files that are not as they were when the experiment began, and the digest of the bundle that it had, or
-        #: empty.
+        #: The names of files that have changed since the experiment began.
         self.changed: list[str] = []
+        #: The digest of the experiment's earlier bundle, or empty.
         self.bundle_before = ""
         self._drawn_seed = secrets.randbits(32)
         self._learnt: Definition = {}
 
     def read_code(self) -> None:
-        """Read the trainable's files, as far as they are here: the definition then says what they hold."""
+        """Read the trainable's files, as far as this machine has them, for their hashes."""
         settings = self.settings
         if settings.project is None:
             self.sources = read_code(settings.spec, settings.code_root)
@@ -70,14 +69,17 @@ class DefinitionWriter:
             self.bundle = settings.project.pack(self.sources)
 
     def definition(self, kept: bytes | None) -> Definition:
-        """Return the experiment's definition: *kept* if it is of this experiment, else a new one.
+        """Return the definition of the experiment that this run begins or continues.
 
-        Options that may change are as the settings have them. A missing seed is drawn, or taken from *kept*.
+        Without *kept*, it is new. Otherwise it is *kept*, with the settings' values of options that may change.
+
+        Args:
+            kept: the encoded definition in the journal. None for a new experiment.
 
         Raises:
-            NameTaken: an experiment with another definition has the name.
-            CodeDiffers: the code has changed, and must not.
-            ConfigurationError: a source of the searcher's warm start has nothing to learn.
+            NameTaken: *kept* differs in a part that must not change.
+            CodeDiffers: the code has changed, and ``code="strict"`` forbids that.
+            ConfigurationError: a source of the searcher's warm start has no trials to learn from.
         """
         settings = self.settings
         if kept is None:
@@ -88,12 +90,12 @@ class DefinitionWriter:
         fixed = [key for key in dict.fromkeys([*now, LEARN_FROM, OUTCOME_CONSTRAINTS]) if key not in MAY_CHANGE]
         if is_same_store(str(before.get("store", "")), str(now["store"])):
             before["store"] = now["store"]
-        pairs = {key: (_same(before.get(key)), _same(now.get(key))) for key in fixed}
+        pairs = {key: (_comparable(before.get(key)), _comparable(now.get(key))) for key in fixed}
         if differing := {key: pair for key, pair in pairs.items() if any(differences(key, *pair))}:
             raise NameTaken(self._what_differs(differing))
         self.bundle_before = bundled = str(before.get("bundle", ""))
         if bundled and settings.project is None and isinstance(settings.trainable, KnownTrainable):
-            # The files here are not the experiment's.
+            # Workers run the bundle, and the files on this machine may be others.
             self.sources = {}
         elif bundled and self.bundle is None:
             now |= {"bundle": "", "bundle_root": ".", "bundle_is_cwd": True}
@@ -105,17 +107,17 @@ class DefinitionWriter:
             now["arguments"] = before.get("arguments", [])
         self._check_code(now["code_files"], before)
         if now["arguments"] != before.get("arguments", now["arguments"]):
-            # It is no reason to refuse to continue: an argument may be the number of trials.
+            # This is only warned of: an argument may be, for example, the number of trials.
             self.changed.append("sys.argv")
         return {**before, **{key: value for key, value in now.items() if key in MAY_CHANGE}}
 
     def learnt(self) -> Definition:
-        """Return what a new experiment's searcher learns, read once from its sources.
+        """Return the part of the definition with the trials that the warm start learns from.
 
-        Later drivers take it from the definition.
+        The trials are read once. Later drivers take them from the definition. The result is empty without a warm start.
 
         Raises:
-            ConfigurationError: there is nothing that it could learn.
+            ConfigurationError: the sources have no trials to learn from.
             BrokerUnavailable: the broker doesn't answer.
         """
         settings = self.settings
@@ -134,21 +136,21 @@ class DefinitionWriter:
         if self.changed and self.settings.process.code == "strict":
             raise CodeDiffers(
                 f"experiment {self.settings.name!r} began with other code, and requires it (code='strict'): "
-                f"{', '.join(self.changed)} changed. Restore that; or use another name; or start over: "
+                f"{', '.join(self.changed)} changed. Restore the earlier code; or use another name; or start over: "
                 "run=RunOptions(overwrite=True)"
             )
 
     def _what_differs(self, differing: Mapping[str, tuple[object, object]]) -> str:
-        """Return the differences to another experiment of this name, and the ways out.
+        """Return the error message for an existing experiment of this name that differs.
 
-        The important differences come first, and only a few are named.
+        It names at most ``_SHOWN`` differences, important ones first.
         """
         name, lines, continues = self.settings.name, [], f"`mqtune drive {self.settings.name}`"
         if moved := self._where_it_ran(*differing.get("store", ("", ""))):
             lines, continues = [moved[0]], moved[1]
         keys = sorted(differing, key=lambda key: (key == "seed", (*_IMPORTANT, key).index(key)))
         every = [difference for key in keys for difference in differences(key, *differing[key])]
-        # One difference at least is named.
+        # Name at least one difference, even if all are implied by others.
         named = [
             difference for difference in every if not self._is_implied(difference, differing, has_moved=bool(moved))
         ]
@@ -164,16 +166,16 @@ class DefinitionWriter:
         return "\n  ".join([head, *lines, ways_out])
 
     def _is_implied(self, difference: Difference, differing: Iterable[str], *, has_moved: bool) -> bool:
-        """Return whether a difference repeats another one, or is a seed that nobody chose."""
-        # A searcher may have the space and the seed, too.
+        """Return whether a difference follows from another one, or is in a drawn seed."""
+        # The description of a searcher may repeat the space and the seed.
         is_repeated = any(difference.name.startswith(f"searcher.{key}") for key in differing)
         is_drawn = self.settings.seed is None and difference.name.endswith(".seed")
         return is_repeated or is_drawn or (has_moved and difference.name == "store")
 
     def _where_it_ran(self, was: object, is_: object) -> tuple[str, str] | None:
-        """Return that the experiment ran elsewhere, as its store says, and the way to continue it there.
+        """Return where the experiment ran before, and how to continue it there, as two texts.
 
-        Return None if it didn't.
+        Return None if it ran in the same place. *was* and *is_* are the URLs of its store then and now.
         """
         # By default a run on this machine alone has a store in its folder, and a run on a broker has no store.
         own = f"/{self.settings.name}/{CHECKPOINTS}"
@@ -185,11 +187,11 @@ class DefinitionWriter:
         return None
 
     def _describe(self, known_seed: int, searcher: object = None) -> Definition:
-        """Return the definition as this run would write it.
+        """Return a definition of this run's settings.
 
         Args:
-            known_seed: the seed if the settings lack one.
-            searcher: the searcher in the definition of an experiment that exists.
+            known_seed: the seed to use if the settings have no seed.
+            searcher: the described searcher of an existing experiment.
         """
         settings = self.settings
         kept, rule = kept_options(settings), settings.stop
@@ -216,7 +218,7 @@ class DefinitionWriter:
             **({} if settings.warm_start is None else {LEARN_FROM: settings.warm_start.names}),
             **self._describe_bundle(),
         }
-        # As the journal gives it back.
+        # Encode and decode it, so that it compares equal to a definition from the journal.
         definition: Definition = decode_value(encode_value(described_now))
         return definition
 
@@ -227,10 +229,10 @@ class DefinitionWriter:
         return {"bundle": self.bundle.digest, "bundle_root": project.root, "bundle_is_cwd": project.has_all}
 
 
-def _same(value: object) -> object:
-    """Return what must be equal.
+def _comparable(value: object) -> object:
+    """Return a part of a definition without the names of classes and the folders of scripts.
 
-    A script may be started from another folder, or a class be imported by another name.
+    These may differ between two runs of an experiment.
     """
     if isinstance(value, dict):
         value = {key: inner for key, inner in value.items() if key != CLASS}

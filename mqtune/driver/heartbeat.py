@@ -1,4 +1,4 @@
-"""The driver's heartbeat: it keeps the lock, and exchanges states with the server."""
+"""The driver's heartbeat: it renews the lock, and sends and receives state."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from mqtune.journal.room import JournalRoom
 
 
 class Heartbeat:
-    """Keeps the driver's lock, and exchanges states between driver and server.
+    """Renews the driver's lock.
+
+    The same command writes the driver's state to the server: its policy for workers, why no trial starts, and the
+    journal's size limit. It returns the server's state, such as the journal's size.
 
     Args:
-        ledger: the driver's, with the journal. Each heartbeat notices what the server has lost.
-        holder: the token by which the driver has the lock.
-        on_loss: the policy of workers without a driver.
-        waits: returns the reason why nothing starts now, for people.
-        journal_mb: how large the journal may be, in millions of bytes; see ``cap``.
+        ledger: the driver's ledger, which checks after each heartbeat whether the server has lost entries.
+        holder: the token with which the driver has taken the lock.
+        on_loss: the policy for workers while no driver runs.
+        waits: returns why no trial starts now, in words.
+        journal_mb: the user's limit for the journal's size, in millions of bytes.
+        timing: the driver's intervals.
     """
 
     def __init__(
@@ -36,48 +40,52 @@ class Heartbeat:
         self._on_loss = on_loss
         self._waits = waits
         self._timing = timing
-        #: The limit that the user gives the journal, and the cap on that, in millions of bytes.
+        #: The user's limit for the journal's size, in millions of bytes.
         self.journal_mb = float(journal_mb)
+        #: The limit set by ``cap``, in millions of bytes.
         self._cap_mb = math.inf
         #: The reason for the cap, in words.
-        self._capped = ""
-        #: The limit that the server knows; None before the first heartbeat.
-        self._told_bytes: int | None = None
+        self._cap_reason = ""
+        #: The limit that the server has, in bytes. None before the first heartbeat.
+        self._sent_bytes: int | None = None
         #: The state of the server, as of the last heartbeat.
         self.server = ServerState()
 
     def cap(self, megabytes: float, reason: str) -> None:
-        """Limit the journal from the next heartbeat on, however large its user wants it.
+        """Limit the journal's size from the next heartbeat on, even below the user's limit.
 
-        Once it has as many bytes, trials wait with their reports, and no other trial begins.
+        When the journal reaches the limit, ``report()`` waits in trials, and no other trial begins.
 
         Args:
-            megabytes: how large it may be, in millions of bytes; infinite for any size.
-            reason: the reason for the cap, for people.
+            megabytes: the limit in millions of bytes. Infinite removes it.
+            reason: the reason for the cap, in words.
         """
-        self._cap_mb, self._capped = megabytes, reason
+        self._cap_mb, self._cap_reason = megabytes, reason
 
     @property
     def most_bytes(self) -> int:
-        """The number of bytes that the journal may have; 0 for any number."""
+        """The journal's size limit in bytes: the lower one of the user's limit and the cap."""
         return math.ceil(min(self.journal_mb, self._cap_mb) * 10**6)
 
     @property
     def is_due(self) -> bool:
-        """Whether the server does not know the journal's limit yet: trials may wait for it."""
-        return self.most_bytes != self._told_bytes
+        """Whether the journal's limit has changed since the last heartbeat.
+
+        Trials may wait for that.
+        """
+        return self.most_bytes != self._sent_bytes
 
     @property
     def room(self) -> JournalRoom:
-        """The room that is left in the journal, as of the last heartbeat."""
-        capped = self._capped if self._cap_mb < self.journal_mb else ""
-        return JournalRoom(self.server.journal_bytes, self.most_bytes, capped)
+        """The journal's size and its limit, as of the last heartbeat."""
+        cap_reason = self._cap_reason if self._cap_mb < self.journal_mb else ""
+        return JournalRoom(self.server.journal_bytes, self.most_bytes, cap_reason)
 
     def beat(self) -> None:
-        """Renew the driver's lock. Write its state to the server, and read the server's state."""
+        """Renew the driver's lock, send the driver's state, and receive the server's state."""
         state = DriverState(self._on_loss, self._waits(), self._ledger.read_to, self.most_bytes)
         journal, hold_s = self._ledger.journal, self._timing.lock_s
         self.server = self._ledger.surely(lambda: journal.heartbeat(self._holder, hold_s, state))
-        # A server may be set back, by hand, without having been away.
+        # Somebody may have restored an old backup of the server, without an outage that the driver would notice.
         self._ledger.check_read()
-        self._told_bytes = state.most_bytes
+        self._sent_bytes = state.most_bytes

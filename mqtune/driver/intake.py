@@ -12,21 +12,24 @@ from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.plain import PlainReports
 from mqtune.journal.base import Entry
 
-#: A place in the journal, as in a cursor.
+#: A place in the journal, as in ``Cursor``: an entry's id, and the number of its processed reports.
 _Place = tuple[str, int]
 
 
 class Intake:
-    """Delivers one event or report at a time to its driver, and tracks the cursor.
+    """Delivers events and reports to the driver one at a time, and tracks the driver's cursor.
 
     The driver's own events are left out, because it has applied them. In a replay, each event of an earlier driver
-    comes directly after the place at which it was written.
+    comes directly after its cursor.
+
+    A report *counts* if it came before any decision on its trial.
 
     Args:
-        experiment: folds each report.
-        deciders: decide on each report that counts.
-        look: called regularly, see ``PlainReports``.
-        act: called for consequences of plain reports, see there, and for verdicts on told reports.
+        experiment: the fold, which gets each report.
+        deciders: judge each report that counts.
+        look: called at least every 64 entries, for example to renew the lock.
+        act: called with a report and its verdict if they have a consequence, see ``PlainReports``. Also called for
+            reports of trials that are evaluated outside.
     """
 
     def __init__(
@@ -41,19 +44,20 @@ class Intake:
         self.listeners: list[Callable[[Trial, Report], object]] = []
         #: Whether all given entries are processed.
         self.is_done = True
-        #: Whether it replays entries that an earlier driver may have seen.
+        #: Whether the entries are from before this driver, so that an earlier driver may have processed them.
         self.is_replaying = False
         self._experiment = experiment
         self._deciders = deciders
         self._act = act
         self._plain = PlainReports(experiment, deciders, self.listeners, look=look, act=act)
         self._entries: Iterator[tuple[int, Entry]] = iter(())
-        #: Decoded events and reports, each with its place. Without a place, the cursor does not move.
+        #: Decoded events and reports, each with its place. An item with place None does not move the cursor.
         self._queue: deque[tuple[_Place | None, Event | Report]] = deque()
         #: The place before the last event, for errors.
         self._before = self._plain.place
-        #: Remaining events of earlier drivers: those written at this place, and those at later places.
+        #: Remaining events of earlier drivers whose cursor is the current place.
         self._here: deque[Event] = deque()
+        #: Events of earlier drivers with later cursors, by cursor.
         self._past: dict[_Place, list[Event]] = {}
         #: Ids of entries that earlier drivers' cursors point at.
         self._awaited: set[str] = set()
@@ -61,7 +65,7 @@ class Intake:
 
     @property
     def cursor(self) -> Cursor:
-        """The driver's place in the journal."""
+        """The driver's position in the journal."""
         return Cursor(*self._plain.place)
 
     @property
@@ -70,16 +74,17 @@ class Intake:
         return bool(self._here or self._past)
 
     def put(self, entries: Iterable[Entry]) -> None:
-        """Set the next entries. All earlier entries must be processed."""
+        """Give the intake its next entries. All earlier entries must be processed."""
         self._entries, self.is_done = enumerate(entries), False
 
     def replay(self, entries: Iterable[Entry], past: Mapping[Cursor, list[Event]], *, keeps_new: bool) -> None:
-        """Replay the whole journal until ``go_live``.
+        """Give the intake the whole journal, to replay it until ``go_live``.
 
         Args:
             entries: the journal's entries.
             past: events of earlier drivers, by their cursors.
-            keeps_new: whether to stop before the first report after all of these events, until ``go_live``.
+            keeps_new: whether ``next`` returns None at the first report after the last event in *past*, so that the
+                later reports remain for after ``go_live``.
         """
         self.put(entries)
         self._past = {(entry, count): events for (entry, count), events in past.items()}
@@ -91,10 +96,10 @@ class Intake:
         self.is_replaying = self._keeps_new = False
 
     def next(self, *, is_plain: bool) -> Event | Report | None:
-        """Advance to the next event or single report and return it. Return None at the end.
+        """Move the cursor to the next event or report, and return that. Return None at the end.
 
-        If *is_plain*, reports without consequences are folded on the way. If some reports of a batch are unreadable, a
-        batch without reports comes first, with their number.
+        If *is_plain*, ``PlainReports`` processes reports up to the next other event, and this returns none of them. If
+        some reports of an entry can't be decoded, a ``Reports`` event without reports comes first: it has their number.
         """
         if self._here:
             return self._here.popleft()
@@ -112,9 +117,10 @@ class Intake:
         return item
 
     def judge(self, report: Report) -> Verdict | None:
-        """Fold the current report and return its verdict. None if it came after a decision.
+        """Fold the report that ``next`` has returned, and return its verdict.
 
-        After an error the cursor is before that report, so the next driver begins with it.
+        Return None if it doesn't count. After an error the cursor is before the report, so the next driver begins with
+        it.
         """
         try:
             return self._fold_and_decide(report)
@@ -130,8 +136,11 @@ class Intake:
             listener(trial, report)
         return verdict
 
-    def take_told(self, told: Told) -> None:
-        """Fold a told report and act on its verdict, unless it ends its attempt."""
+    def apply_told(self, told: Told) -> None:
+        """Fold a report of a trial that is evaluated outside, and act on the verdict.
+
+        The verdict on a trial's last report is ignored.
+        """
         if self._deciders.is_broken:
             self._experiment.apply_report(told.report)
             return
@@ -140,7 +149,10 @@ class Intake:
             self._act(told.report, verdict)
 
     def peek(self, count: int) -> list[Report]:
-        """Return up to *count* next reports before any other event, without late ones."""
+        """Return the next reports that count, up to *count*, without moving the cursor.
+
+        The result ends before any other event.
+        """
         reports: list[Report] = []
         place = 0
         while len(reports) < count and (place < len(self._queue) or self._decode()):
@@ -153,19 +165,22 @@ class Intake:
             place += 1
         return reports
 
-    def leave(self) -> Iterator[Event | Report]:
-        """Yield all remaining events without moving the cursor. The next driver processes them."""
+    def drain(self) -> Iterator[Event | Report]:
+        """Yield all remaining events and reports without moving the cursor.
+
+        The next driver gets them again.
+        """
         while self._queue or self._decode():
             yield self._queue.popleft()[1]
         self.is_done = True
 
     @property
     def _leaves_reports(self) -> bool:
-        """Whether the replay has passed an earlier driver's last event. The next report is new then."""
+        """Whether the replay is past the earlier drivers' last event, and must leave later reports."""
         return self._keeps_new and not self._past
 
     def _decode(self, *, is_plain: bool = False) -> bool:
-        """Decode further entries until one is queued. Return whether there is one."""
+        """Decode entries until the queue has a new item. Return False if no entry is left."""
         queue, known = self._queue, len(self._queue)
         is_plain = is_plain and not self._leaves_reports
         while len(queue) == known and (entry := self._plain.take(self._entries, self._awaited, is_plain=is_plain)):
@@ -180,7 +195,7 @@ class Intake:
 
     def _end(self) -> Event | None:
         self._entries, self.is_done = iter(()), True
-        # Events written at missing entries, as in a truncated journal.
+        # Their cursors are in missing entries, for example of a truncated journal.
         for events in self._past.values():
             self._here.extend(events)
         self._past = {}

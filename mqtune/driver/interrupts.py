@@ -16,33 +16,34 @@ T = TypeVar("T")
 
 _SAID: Final = "Stopping: running trials are requeued. Ctrl-C again ends immediately."
 _STDERR: Final = 2
-#: Time for closing everything after the second Ctrl-C, well below the second within which the run must end.
+#: Time for closing everything after the second Ctrl-C, in seconds. The process must end within a second.
 AT_ONCE_S: Final = 0.5
-#: Time limit of a shutdown. Trials have 20 s, a worker and a server as long again. Waiting for an unavailable Redis
-#: would take much longer.
+#: Time limit of a shutdown after the first Ctrl-C, in seconds. Trials have 20 s to end; worker and server need as long
+#: again. Waiting for an unavailable Redis would take much longer.
 ORDERLY_S: Final = 90.0
 _TOO_LONG: Final = b"\nThe shutdown takes too long; ending now.\n"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-#: Added to a signal's number for the exit code of a process ended by it, as in shells.
+#: Plus a signal's number, this is the exit code of a process that the signal has ended, as in shells.
 _EXIT_CODE_OF_SIGNAL: Final = 128
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 class _Interrupted(BaseException):
-    """Ends a wait, and nothing else. Nothing was read."""
+    """Ends the wait in ``Interrupts.wait``."""
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM. The first ends a wait, a later one raises KeyboardInterrupt.
+    """Counts SIGINT and SIGTERM.
 
-    A shutdown longer than ``ORDERLY_S`` is cut short as by a second signal. A main thread in a long call of C code
-    handles no signal. Therefore a thread watches too, and ends the process if the run goes beyond ``AT_ONCE_S`` after a
-    second signal. Only C code that holds the interpreter lock can delay that.
+    The first one ends a wait, and a later one raises KeyboardInterrupt. If the shutdown after the first signal lasts
+    longer than ``ORDERLY_S``, a second signal is sent. Python handles no signal while the main thread is in a long call
+    of C code. Therefore a thread watches too: it ends the process ``AT_ONCE_S`` after a second signal, if the run has
+    not ended by then. Only C code that holds the interpreter lock can delay the thread.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        #: The line that was written to the terminal, outside the progress display.
+        #: The line that this has written to the terminal, for the progress display. Empty without a terminal.
         self.said = ""
         self._waiting = False
         self._defers = False
@@ -62,10 +63,10 @@ class Interrupts:
 
     @contextmanager
     def handled(self, end_at_once: Callable[[], str] = str) -> Iterator[None]:
-        """Handle the signals. Outside the main thread nothing changes.
+        """Handle the signals inside the block. Outside the main thread this does nothing.
 
         Args:
-            end_at_once: called by the watching thread just before it ends the process. Returns the message to print.
+            end_at_once: the watching thread calls this just before it ends the process, and prints the returned text.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -80,9 +81,10 @@ class Interrupts:
             watch.stop()
 
     def wait(self, call: Callable[[], T], *, interrupted: T) -> T:
-        """Return the result of *call*, which only waits.
+        """Call *call*, which waits for something, and return its result.
 
-        The first signal, even an earlier one, ends the wait once. *interrupted* is returned then.
+        The first signal ends the wait, and *interrupted* is returned. If the signal came before the first wait, that
+        wait doesn't begin. Later waits are not ended.
         """
         try:
             self._waiting = True
@@ -97,7 +99,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Write the line of a signal after this block, which draws on the terminal."""
+        """Delay the message about a signal until the end of the block, which draws on the terminal."""
         self._defers = True
         try:
             yield
@@ -108,7 +110,7 @@ class Interrupts:
                 self._say_stopping()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep. A signal, even an earlier one, raises KeyboardInterrupt."""
+        """Sleep. Raise KeyboardInterrupt if a signal comes, or has come before."""
         self.wait(lambda: time.sleep(seconds), interrupted=None)
         if self.count:
             raise KeyboardInterrupt
@@ -137,7 +139,10 @@ class Interrupts:
 
 
 def _say(message: bytes) -> None:
-    """Write to standard error without blocking. Skip it if it is closed or its reader is stuck."""
+    """Write to standard error without blocking.
+
+    Write nothing if it is closed or its reader is stuck.
+    """
     ready = select.poll()
     ready.register(_STDERR, select.POLLOUT)
     with suppress(OSError):
@@ -148,7 +153,8 @@ def _say(message: bytes) -> None:
 class _Watch:
     """Ends the process if the run does not end in time after a second signal.
 
-    Python writes each signal's number to a pipe immediately, even while the main thread can't run its handler.
+    It gets the signals from a pipe. Python writes each signal's number there immediately, even while the main thread
+    can't run the signal's handler.
     """
 
     def __init__(self, end_at_once: Callable[[], str]) -> None:
@@ -188,7 +194,7 @@ class _Watch:
             os.close(self._read)
             return
         with suppress(Exception):
-            said = self._end_at_once()
+            message = self._end_at_once()
             show = _SHOW_CURSOR if sys.stderr.isatty() else b""
-            os.write(_STDERR, show + f"\n{said}\n".encode(errors="backslashreplace"))
+            os.write(_STDERR, show + f"\n{message}\n".encode(errors="backslashreplace"))
         os._exit(_EXIT_CODE_OF_SIGNAL + numbers[0])

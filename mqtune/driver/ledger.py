@@ -1,4 +1,4 @@
-"""A driver's ledger: the entries that it has read, and the events that it has written."""
+"""The ledger of a driver: knows which entries it has read, and which events it has written."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ T = TypeVar("T")
 
 
 class Restored(NamedTuple):
-    """The number of restored entries, of missing ones among them, and the lost checkpoints.
+    """The result of restoring a journal."""
 
-    Neither the server nor the experiment's folder has the latter.
-    """
-
+    #: Number of the journal's entries.
     entries: int
+    #: Number of those entries that Redis had lost.
     missing: int
+    #: Checkpoints that neither the server nor the experiment's folder has any more.
     lost: list[CheckpointId]
 
 
 class OwnEvents:
-    """The encoded events that a driver has written and not read back, in order.
+    """The encoded events that a driver has written and not read back yet, in order.
 
-    A look-up takes the same time for any number of them, as each entry of a worker is looked up.
+    A look-up takes constant time, because each entry that the driver reads is looked up here.
     """
 
     def __init__(self) -> None:
         self._events: deque[bytes] = deque()
-        #: How often each event is there: a write that was repeated after an outage is there twice.
+        #: How often each event was written. A write that was repeated after an outage counts twice.
         self._counts: Counter[bytes] = Counter()
         #: The events that the driver applied when it wrote them.
         self._applied: set[bytes] = set()
@@ -56,9 +56,9 @@ class OwnEvents:
                 self._applied.add(event)
 
     def remove_through(self, event: bytes) -> bool:
-        """Remove an event and those before it, and return whether the driver has applied it.
+        """Remove an event and all earlier ones. Return whether the driver has applied the event.
 
-        Do nothing if it is missing.
+        If the event is missing, return False and remove nothing.
         """
         if event not in self._counts:
             return False
@@ -81,24 +81,24 @@ class OwnEvents:
 class Ledger:
     """Reads and writes a driver's journal, and notices entries that the server has lost.
 
-    A service then restores them, and a refused write is repeated. The driver learns of the attempts that this has
-    ended, and of lost checkpoints, by the entries that follow. Used by one thread.
+    A service then restores the lost entries, and a refused write is repeated. Restored journals have further entries
+    about attempts that ended and checkpoints that were lost with the data. For use in one thread.
 
     Args:
-        journal: the experiment's.
-        reader: the reader of the driver.
+        journal: the experiment's journal.
+        reader: the driver's reader of the journal.
     """
 
     def __init__(self, journal: Journal, reader: JournalReader) -> None:
         self.journal = journal
         self._reader = reader
-        #: Has a service restore the journal; returns None if none can.
+        #: Restores the journal by a service. Returns None if no service can.
         self.restore: Callable[[], Restored | None] = lambda: None
-        #: Checkpoints that a server has lost; the fold has them until the driver has read that.
+        #: Checkpoints that the server has lost. The fold has them until the driver reads the entry about the loss.
         self.lost: set[CheckpointId] = set()
         self._restored: list[Restored] = []
-        #: Events that the driver has written and not read since.
         self._own = OwnEvents()
+        #: The number of outages at the last check.
         self._checked_after = journal.outages
 
     @property
@@ -114,12 +114,12 @@ class Ledger:
     # Reading.
 
     def catch_up(self) -> dict[Cursor, list[Event]]:
-        """Have the reader read the whole journal, and return drivers' events by their cursors.
+        """Read the whole journal into the copy, and return all events of drivers by their cursors.
 
         Entries that the server has lost since the copy was written are restored first.
 
         Raises:
-            JournalGone: the server lacks entries, and they can't be restored.
+            JournalGone: the server lacks entries that can't be restored.
         """
         if not self._own and not begins(self.journal):
             self.restore()
@@ -134,18 +134,19 @@ class Ledger:
         return events
 
     def new_entries(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return those of the entries, which were just read, that the driver has not applied.
+        """Return new entries without those whose events the driver has applied already.
 
-        Its own events among them, and earlier ones, are forgotten, as the copy has them.
+        The driver's own events among them are forgotten: the copy has them now.
         """
         if not self._own:
             return [*entries]
         return [entry for entry in entries if not self._own.remove_through(entry.data)]
 
     def more(self, block_s: float) -> list[Entry] | None:
-        """Let more virtual time pass, and return new entries, or None if none came.
+        """Read further entries, waiting up to *block_s* seconds of virtual time.
 
-        The driver's own are left out, as by ``new_entries``. The copy has them once the reader writes.
+        Return None without any. Entries that the driver has applied are left out, as by ``new_entries``. The copy gets
+        all entries when the reader next writes.
         """
         entries = self.journal.read(self.read_to, count=self._reader.count, block_s=block_s)
         if not entries:
@@ -154,13 +155,16 @@ class Ledger:
         return self.new_entries(entries)
 
     def finish(self) -> None:
-        """Have the reader read to the journal's end, as for an experiment that has ended."""
+        """Read to the journal's end, and complete the copy, because the experiment has ended."""
         self._reader.finish(self.new_entries)
 
     # Writing.
 
     def create(self, created: ExperimentCreated) -> None:
-        """Journal the experiment's first event, also on a server that has lost the driver's lock."""
+        """Journal the experiment's first event.
+
+        If the server has lost the driver's lock, restore that too.
+        """
         event = created.encode()
         try:
             self.journal.record(event, definition=encode_value(created.definition))
@@ -171,7 +175,10 @@ class Ledger:
             self._own.add([event])
 
     def surely(self, write: Callable[[], T]) -> T:
-        """Return the result of a write. If the journal is gone, have it restored, and write again."""
+        """Call *write* and return its result.
+
+        If the journal is gone, restore it and call *write* again.
+        """
         while True:
             try:
                 return write()
@@ -179,10 +186,10 @@ class Ledger:
                 self._restore()
 
     def wrote(self, events: Iterable[bytes], *, are_applied: bool = False) -> None:
-        """Remember encoded events that the driver has written, and relies on from now on.
+        """Remember encoded events that the driver has written, so that their loss is noticed.
 
-        Events that the driver has also applied are left out when they are read. A server that refused one as a
-        repetition has it already, or was set back and gets it when that is noticed.
+        With *are_applied*, the events are left out when they are read. Events that the server has refused as
+        repetitions are remembered too: the server has them, or its loss of them is noticed later.
         """
         self._own.add(events, are_applied=are_applied)
 
@@ -190,21 +197,21 @@ class Ledger:
 
     @property
     def was_away(self) -> bool:
-        """Whether the server was away since the last check, and may have lost something."""
+        """Whether there was an outage since the last check, in which the server may have lost data."""
         return self.journal.outages != self._checked_after
 
     def check(self) -> bool:
-        """After an outage, have lost entries restored. Return whether there were any.
+        """Restore lost entries after an outage. Return whether there were any.
 
-        If so, entries that were read since then are invalid: they may not be what follows.
+        If so, discard entries that were read since the outage: others may follow the restored ones.
 
         Raises:
-            JournalGone: they can't be restored.
+            JournalGone: the entries can't be restored.
             DriverFenced: a later driver has begun.
         """
         if not self.was_away:
             return False
-        # An outage from here on needs another check.
+        # Count first: an outage during the check needs another check.
         outages = self.journal.outages
         is_lost = not self._has_read() or not self._has_written()
         if is_lost:
@@ -213,7 +220,7 @@ class Ledger:
         return is_lost
 
     def check_read(self) -> None:
-        """Have the journal restored if the server lacks the last entry that was read.
+        """Restore the journal if the server lacks the last entry that the driver has read.
 
         Raises:
             as ``check``.
@@ -222,10 +229,11 @@ class Ledger:
             self._restore()
 
     def following(self) -> list[bytes]:
-        """Return the events that belong after the last entry that was read.
+        """Return the encoded events that belong after the last entry that the driver has read.
 
-        They are the server's, unless it lacks that entry, and the driver's own missing ones, in the order in which it
-        wrote them.
+        A restored journal must have them. They are the events that the server has there, and the driver's own events
+        that it lacks, in the order in which the driver wrote them. If the server lacks that last entry, they are only
+        the driver's own.
         """
         behind = self._behind() if self._has_read() else []
         places = {event: place for place, event in enumerate(self._own)}
@@ -239,7 +247,7 @@ class Ledger:
         return [*events, *missing]
 
     def take_restored(self) -> list[Restored]:
-        """Return what was restored since the last call."""
+        """Return the results of all restorations since the last call."""
         restored, self._restored = self._restored, []
         return restored
 
@@ -247,21 +255,22 @@ class Ledger:
         restored = self.restore()
         if restored is None:
             raise JournalGone(
-                f"Redis no longer has experiment {self.journal.experiment!r} as this driver knows it, and nothing here "
-                f"restores it"
+                f"Redis has lost journal entries of experiment {self.journal.experiment!r}, and this driver has no "
+                f"service that can restore them; run the experiment's script, or mqtune drive "
+                f"{self.journal.experiment}, on the machine with its folder"
             )
         self.lost.update(restored.lost)
         if restored.entries:
             self._restored.append(restored)
 
     def _has_read(self) -> bool:
-        """Return whether the server has the last entry that was read."""
+        """Return whether the server has the last entry that the driver has read."""
         return self.read_to == START.entry or self.journal.holds(self.read_to)
 
     def _has_written(self) -> bool:
-        """Return whether the server has every event that the driver has written and not read since."""
+        """Return whether the server has every event that the driver has written and not read back."""
         return not self._own or set(self._own) <= set(self._behind())
 
     def _behind(self) -> list[bytes]:
-        """Return the server's events after the last entry that was read."""
+        """Return the server's encoded events after the last entry that the driver has read."""
         return [entry.data for entry in entries_after(self.journal, self.read_to)]

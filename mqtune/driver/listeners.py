@@ -1,4 +1,4 @@
-"""The driver's listeners get each event, in one order, and return actions."""
+"""Listeners of the driver: each gets every new event, and returns actions."""
 
 from __future__ import annotations
 
@@ -41,34 +41,40 @@ from mqtune.results.callbacks import CallbackDispatcher
 
 logger = logging.getLogger(__name__)
 
-#: The error that ends the run when no attempt could be started because of it; any other is the trainable's.
+#: Errors for which a run ends under the same type if no attempt could start. For other errors it is TrainableNotFound.
 _NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {
     kind.__name__: kind for kind in (CodeDiffers, CodeRefused, StoreUnavailable)
 }
 
-#: An unsendable report in the error of an attempt: a traceback of the trial's process, or the end of its script's
-#: output.
+#: The name and text of an error about an unsendable report, in an attempt's error text. That is a traceback, or the end
+#: of a script's output.
 _UNSENDABLE: Final = re.compile(r"^mqtune\.core\.errors\.(ReportInvalid|ReportTooLarge): (.+)", re.MULTILINE)
 
-#: The number of failures without another end after which a warning tells how to end the run.
+#: If this many trials have ended, and all have failed, a warning says how to end the run.
 _ALL_FAILED: Final = 10
 
 
 class Listener(Protocol):
-    """Hears of events, and returns the actions that it wants carried out because of them."""
+    """Gets the events of an experiment, and returns actions."""
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
-        """Handle an event that the fold has applied."""
+        """Process an event, after the fold has applied it.
+
+        Return actions for the driver to carry out.
+        """
 
 
 class BackendListener:
-    """Tells the backend which attempts have a slot."""
+    """Notifies the backend of attempts that begin and end, so that it can count busy slots."""
 
     def __init__(self, backend: BackendSession) -> None:
         self._backend = backend
 
     def hear(self, event: Event) -> tuple[()]:
-        """Tell it of staged attempts with resources of their own, of started seats, and of ends."""
+        """Notify the backend of a started seat or an ended attempt.
+
+        If the resources depend on the config, also notify it of staged attempts.
+        """
         if isinstance(event, TrialStaged):
             if event.resources is not None and isinstance(self._backend, TakesResources):
                 self._backend.asks(event.trial, event.attempt, event.resources)
@@ -80,40 +86,40 @@ class BackendListener:
 
 
 class OfferWatch:
-    """Looks whether any slot offers what an attempt asks for by its config.
+    """Finds attempts whose resources no slot offers.
 
-    Else the trial waits, with a warning, or fails.
+    Such a trial waits, and a warning is logged once for its resources; or it fails.
 
     Args:
         backend: has the slots.
         experiment: the fold.
-        may_wait: whether the trial may wait for a slot that nobody offers.
+        may_wait: whether such trials may wait.
     """
 
     def __init__(self, backend: BackendSession, experiment: Experiment, *, may_wait: bool) -> None:
         self._backend = backend
         self._experiment = experiment
         self._may_wait = may_wait
-        #: The resources without an offer of which a warning told.
-        self._told: set[Resources] = set()
+        #: Resources for which a warning was logged.
+        self._warned: set[Resources] = set()
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
-        """Look at an attempt that is staged."""
+        """Check a staged attempt."""
         if not isinstance(event, TrialStaged) or event.resources is None or self._backend.offered(event.resources):
             return ()
         reason = f"{event.resources.not_offered}; there are {self._backend.resource_string()}"
         if not self._may_wait:
             trial = self._experiment.trials[event.trial]
             return (Decide(trial=trial, action=Action.FAIL, by="driver", reason=reason),)
-        if event.resources not in self._told:
-            self._told.add(event.resources)
+        if event.resources not in self._warned:
+            self._warned.add(event.resources)
             name = self._experiment.name
             logger.warning("trial %s waits: %s; mqtune why %s %s says more", event.trial, reason, name, event.trial)
         return ()
 
 
 class FailureWatch:
-    """Notices what ends an experiment early: trials that can't be started, or that fail where none may."""
+    """Finds failures that end the whole run, and warns of workers with other code or packages."""
 
     def __init__(self, experiment: Experiment, fail_fast: FailFast) -> None:
         #: The error that ends the run, or None.
@@ -122,53 +128,52 @@ class FailureWatch:
         self.stops = ""
         self._experiment = experiment
         self._fail_fast = fail_fast
-        #: Where code was not the experiment's, and which, as far as that was logged.
-        self._said_other_code: set[tuple[str, ...]] = set()
-        #: In what workers differ from this machine, as far as that was logged.
-        self._said_differences = {""}
-        self._said_begins = {""}
+        # What was logged already.
+        self._logged_other_code: set[tuple[str, ...]] = set()
+        self._logged_differences = {""}
+        self._logged_slow_starts = {""}
 
     def hear(self, event: Event) -> tuple[()]:
-        """Look at an attempt that has started, or ended."""
+        """Check an attempt that has started or ended."""
         if isinstance(event, AttemptStarted):
-            self._look_at_code(event)
-            self._look_at_begin(event)
-            self._look_at_requirements(event)
+            self._check_code(event)
+            self._check_start_time(event)
+            self._check_packages(event)
         elif isinstance(event, AttemptEnded):
-            self._look_at_end(event)
+            self._check_end(event)
         return ()
 
-    def _look_at_code(self, event: AttemptStarted) -> None:
-        """Warn, once for each worker, that its code is not the experiment's."""
+    def _check_code(self, event: AttemptStarted) -> None:
+        """Warn, once for each worker, if its files differ from the experiment's."""
         differs = event.environment.get("differs")
         if not isinstance(differs, list):
             return
         files = tuple(map(str, differs))
-        if (event.worker, *files) not in self._said_other_code:
-            self._said_other_code.add((event.worker, *files))
+        if (event.worker, *files) not in self._logged_other_code:
+            self._logged_other_code.add((event.worker, *files))
             logger.warning(
                 "worker %s runs other code than this experiment's: %s there is not as it was here when the experiment "
-                "began. Make them the same; code='strict' would keep such a worker from running its trials",
+                "began. Make them the same. With code='strict' such a worker runs no trial of the experiment",
                 event.worker,
                 ", ".join(files),
             )
 
-    def _look_at_begin(self, event: AttemptStarted) -> None:
-        """Warn, once for each reason, that each trial takes long to begin."""
+    def _check_start_time(self, event: AttemptStarted) -> None:
+        """Warn if each trial takes long to start, once for each reason."""
         why = event.environment.get("start")
-        if isinstance(why, str) and why not in self._said_begins:
-            self._said_begins.add(why)
+        if isinstance(why, str) and why not in self._logged_slow_starts:
+            self._logged_slow_starts.add(why)
             logger.warning("the program takes long to begin: %s. See docs/processes.md", why)
 
-    def _look_at_requirements(self, event: AttemptStarted) -> None:
-        """Warn, once for equal workers, that they run the driver's code with other packages."""
-        if event.environment.get("bundle") and (said := differences(event.environment)) not in self._said_differences:
-            self._said_differences.add(said)
+    def _check_packages(self, event: AttemptStarted) -> None:
+        """Warn if a worker runs the driver's code with other packages, once for equal differences."""
+        if event.environment.get("bundle") and (text := differences(event.environment)) not in self._logged_differences:
+            self._logged_differences.add(text)
             logger.warning(
-                "the code runs on worker %s with other versions than here: %s", event.worker, printable(said)
+                "the code runs on worker %s with other versions than here: %s", event.worker, printable(text)
             )
 
-    def _look_at_end(self, event: AttemptEnded) -> None:
+    def _check_end(self, event: AttemptEnded) -> None:
         trial = self._experiment.trials[event.trial]
         attempt = trial.attempts[event.attempt - 1]
         if attempt.could_not_start and not self._could_ever_start():
@@ -179,32 +184,32 @@ class FailureWatch:
             name = self._experiment.name
             self.failure = TrainableLost(f"{attempt.error}. Run the same program again with name={name!r} to continue")
         elif attempt.error_type == TrainableNotFound.__name__ and not self._experiment.reports:
-            # A process that is spawned finds out by itself that its trainable can't be imported.
+            # Only the spawned process has found that its trainable can't be imported.
             self.failure = TrainableNotFound(f"trial {trial.id} could not be started: {trial.reason}")
         elif (
             attempt.end is AttemptEnd.FAILED
             and not self._experiment.reports
             and (unsendable := _UNSENDABLE.search(attempt.error))
         ):
-            # No trial can report.
+            # No trial has reported, so other trials would probably fail in the same way.
             self.failure = getattr(errors, unsendable[1])(f"trial {trial.id}: {unsendable[2]}")
         elif attempt.error_type == StoreMissing.__name__:
-            # No trial can save its folder.
-            said = attempt.error.rpartition(f"{attempt.error_type}: ")[2].strip()
-            self.failure = StoreMissing(f"trial {trial.id}: {said}")
+            # No trial can save a folder.
+            message = attempt.error.rpartition(f"{attempt.error_type}: ")[2].strip()
+            self.failure = StoreMissing(f"trial {trial.id}: {message}")
         if trial.status is TrialStatus.FAILED:
-            self._look_at_failed(trial)
+            self._check_failed_trial(trial)
 
     def _could_ever_start(self) -> bool:
-        """Whether any worker had all that an attempt needs.
+        """Whether any attempt of the experiment has started.
 
-        Else it is the trainable, or the store, and not a worker.
+        If none has, the cause is the trainable or the store, and not a single worker.
         """
         trials = self._experiment.trials.values()
         return bool(self._experiment.reports) or any(a.environment for trial in trials for a in trial.attempts)
 
-    def _look_at_failed(self, trial: Trial) -> None:
-        self._look_at_all_failed(trial)
+    def _check_failed_trial(self, trial: Trial) -> None:
+        self._warn_if_all_failed(trial)
         is_decided = trial.decision is not None and trial.decision.action is Action.FAIL
         experiment = self._experiment
         is_missed = experiment.metric and not experiment.metric_seen and not experiment.accept_no_report
@@ -215,15 +220,15 @@ class FailureWatch:
         elif self._fail_fast:
             self.stops = f"trial {trial.id} failed: {trial.reason}"
 
-    def _look_at_all_failed(self, trial: Trial) -> None:
-        """Log how to end a run whose trials all fail."""
+    def _warn_if_all_failed(self, trial: Trial) -> None:
+        """Log how to end the run if the first ten trials have all failed."""
         counts = self._experiment.counts
         ended = sum(count for status, count in counts.items() if status.is_terminal)
         if counts[TrialStatus.FAILED] == ended == _ALL_FAILED:
             logger.warning(
-                "all %d trials that have ended have failed, the last one with %s. The others are run all the same; "
-                "Ctrl-C ends the run, and failures=mqtune.Failures(fail_fast=True), or "
-                "stop=mqtune.schedulers.stopping.TrialsFailed(%d), does so by itself",
+                "all %d trials that have ended have failed, the last one with %s. The run continues with other trials; "
+                "Ctrl-C ends it. With failures=mqtune.Failures(fail_fast=True), or "
+                "stop=mqtune.schedulers.stopping.TrialsFailed(%d), a run ends by itself",
                 ended,
                 printable(trial.reason),
                 ended,
@@ -231,14 +236,14 @@ class FailureWatch:
 
 
 class CallbackListener:
-    """Tells callbacks of events; a trial or an attempt, as the fold has it by then."""
+    """Notifies callbacks of events. They get the trial as it is after the event."""
 
     def __init__(self, experiment: Experiment, callbacks: CallbackDispatcher) -> None:
         self._experiment = experiment
         self._callbacks = callbacks
 
     def hear(self, event: Event) -> tuple[()]:
-        """Tell callbacks of an event."""
+        """Notify callbacks of an event."""
         match event:
             case TrialStaged():
                 self._tell("on_queue", event.trial)
@@ -258,15 +263,15 @@ class CallbackListener:
                 self._tell(
                     "on_attempt_end", event.trial, self._experiment.trials[event.trial].attempts[event.attempt - 1]
                 )
-                self._rests(event.trial)
+                self._notify_of_rest(event.trial)
             case TrialClosed():
-                self._rests(event.trial)
+                self._notify_of_rest(event.trial)
             case _:
                 pass
         return ()
 
-    def _rests(self, trial: TrialId) -> None:
-        """Tell that a trial has ended, or is paused."""
+    def _notify_of_rest(self, trial: TrialId) -> None:
+        """Notify callbacks if a trial has ended or is paused."""
         status = self._experiment.trials[trial].status
         if status.is_terminal:
             self._tell("on_trial_end", trial)

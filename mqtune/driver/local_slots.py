@@ -1,4 +1,4 @@
-"""The slots of a run on this machine alone, by the resources of its trials."""
+"""Computes the slots of a local worker from the resources of its trials."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable_cpus
 
-#: A share of a GPU counts as a half, a third and so on when it is this close to it, as queues have it.
+#: A share of a GPU may differ by this from 1/2, 1/3 and so on. Queues use the same tolerance.
 _SHARE_TOLERANCE: Final = 1e-6
 
 
 def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> dict[str, str | int]:
-    """Return the settings for the slots of a local worker, in which trials with these resources fit.
+    """Return the settings of a local worker whose slots fit trials with these resources.
+
+    They are a dict of names and values.
 
     Args:
-        asked: the resources for which each trial asks; this machine is assumed to have the tags.
-        slots: how many slots there are to be; by default as many as this machine has room for.
-        least_bytes: how much of a GPU's memory a trial asks for at least, where trials share GPUs by that and ask for
-            different amounts.
+        asked: the resources of each trial. This machine counts as having the tags.
+        slots: the number of slots. By default as many as fit on this machine.
+        least_bytes: if trials share GPUs by memory and their needs differ, the smallest need in bytes.
 
     Raises:
-        InsufficientResources: this machine can't give that.
-        ConfigurationError: its GPUs can't be divided into that many slots, or these are fewer than a trial has seats.
+        InsufficientResources: this machine lacks the resources.
+        ConfigurationError: the GPUs can't be divided into *slots* slots, or a trial has more seats than that.
     """
     if slots is not None and asked.seats > max(1, slots):
         raise ConfigurationError(
-            f"Local(slots={slots}): a trial takes {asked.seats} slots; give at least so many, or leave slots out"
+            f"Local(slots={slots}): a trial takes {asked.seats} slots; give at least {asked.seats}, or leave slots out"
         )
     cores = usable_cpus()
     shared: dict[str, str | int] = {"cpus": cores, "tags": ",".join(sorted(asked.tags))}
@@ -37,9 +38,9 @@ def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> 
     if asked.is_shared_by_memory:
         return {**_packed_settings(asked, slots, least_bytes or asked.shared_bytes, cores), **shared}
     if not asked.gpus:
-        # A rest that is too small for a gang would be of no use.
+        # A whole number of gangs: slots that are too few for another one would be of no use.
         number = slots if slots is not None else max(1, cores // (asked.cpus * asked.seats)) * asked.seats
-        # Trials that ask for one core ask for nothing in particular. There may be more of them than cores.
+        # One core is the default, and no real demand. Therefore there may be more such trials than cores.
         if asked.cpus > 1 and number * asked.cpus > cores:
             raise _lacks(asked, f"with {number} slots they need {number * asked.cpus}, and it has {cores}")
         return {"gpus": "0", "slots": number, **shared}
@@ -57,12 +58,12 @@ def _gpu_settings(asked: Resources, slots: int | None, cores: int) -> dict[str, 
         most = min(most, cores // asked.cpus)
     number = most // per_gpu * per_gpu if slots is None else slots
     if not asked.seats <= number <= most:
-        unit = "trials at once" if asked.seats == 1 else "slots"
-        raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, which is room for {most} such {unit}")
+        unit = "trials at the same time" if asked.seats == 1 else "slots"
+        raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, enough for {most} such {unit}")
     if number % per_gpu:
         raise ConfigurationError(
             f"Local(slots={number}) does not go with {per_gpu} trials on each GPU; give a multiple of {per_gpu}, and "
-            f"RunOptions(max_concurrent={number}) for no more at once"
+            f"RunOptions(max_concurrent={number}) to run no more at the same time"
         )
     used = gpus[: number // per_gpu * per_slot]
     memory_mb = find_gpu_memory("auto", used)
@@ -70,12 +71,15 @@ def _gpu_settings(asked: Resources, slots: int | None, cores: int) -> dict[str, 
     if asked.gpu_memory_gb > offer.gpu_memory_gb:
         has = f"{offer.gpu_memory_gb:g} GB for each" if memory_mb else "an amount that nvidia-smi does not say"
         raise _lacks(asked, f"its GPUs have {has}")
-    # With a comma, so that one number is a name, and not how many there are.
+    # The final comma makes a single GPU a name. Without it, the setting would be a number of GPUs.
     return {"gpus": f"{','.join(used)},", "slots_per_gpu": per_gpu, "gpus_per_slot": per_slot}
 
 
 def _packed_settings(asked: Resources, slots: int | None, least_bytes: int, cores: int) -> dict[str, str | int]:
-    """Return the settings for trials that share GPUs by memory, of which *asked* fits all."""
+    """Return the settings for trials that share GPUs by memory.
+
+    *asked* has the largest need of a trial.
+    """
     gpus = find_gpus("auto")
     if not gpus:
         raise _lacks(asked, "it sees no GPU (by CUDA_VISIBLE_DEVICES, or nvidia-smi)")
@@ -89,25 +93,28 @@ def _packed_settings(asked: Resources, slots: int | None, least_bytes: int, core
     if most * len(gpus) < asked.seats:
         raise _lacks(asked, f"its {len(gpus)} GPUs have room for {most} such slots each")
     if slots is None or asked.cpus > 1:
-        # A trial without a core of its own helps nobody, unless somebody wants it.
+        # By default, no more trials than cores.
         most = min(most, max(math.ceil(asked.seats / len(gpus)), cores // (asked.cpus * len(gpus))))
     if slots is not None and (slots % len(gpus) or not 0 < slots <= most * len(gpus)):
         raise ConfigurationError(
             f"Local(slots={slots}) does not go with {len(gpus)} GPUs that have room for {most} such trials each; give "
-            f"a multiple of {len(gpus)} up to {most * len(gpus)}, and RunOptions(max_concurrent={slots}) for no more "
-            f"at once"
+            f"a multiple of {len(gpus)} up to {most * len(gpus)}, and RunOptions(max_concurrent={slots}) to run no "
+            f"more at the same time"
         )
     return {"gpus": f"{','.join(gpus)},", "pack_gpus": most if slots is None else slots // len(gpus)}
 
 
 def _counts(asked: Resources) -> tuple[int, int]:
-    """Return how many GPUs a slot has, and how many slots share one."""
+    """Return the number of GPUs of a slot, and the number of slots that share a GPU.
+
+    One of them is 1.
+    """
     if asked.gpus >= 1:
         return int(asked.gpus), 1
     sharing = round(1 / asked.gpus)
     if not math.isclose(asked.gpus, 1 / sharing, abs_tol=_SHARE_TOLERANCE):
         raise InsufficientResources(
-            f"a trial asks for {asked.gpus:g} of a GPU, which no slot offers: trials share a GPU evenly; "
+            f"a trial asks for {asked.gpus:g} of a GPU, which no slot offers, because trials share a GPU evenly; "
             f"give gpus=1/{sharing}"
         )
     return 1, sharing

@@ -1,7 +1,4 @@
-"""The driver's loop.
-
-It applies the journal's events, carries out decisions, and keeps the slots busy.
-"""
+"""The driver's loop: applies new events, carries out decisions, and keeps the slots busy."""
 
 from __future__ import annotations
 
@@ -24,15 +21,16 @@ from mqtune.driver.requests import Requests
 from mqtune.driver.slots import SlotFiller
 from mqtune.driver.timers import DriverTimers
 
-#: How often a driver that decides nothing more reads the journal.
-_LOOK_S: Final = 1.0
+#: Longest wait for new entries after an error of a decider, in seconds.
+_FOLD_ONLY_S: Final = 1.0
 
 
 class Loop:
-    """The rounds of a driver; one thread calls it.
+    """Runs the driver's rounds. Only one thread may call it.
 
-    Entries that were read wait in the ``Intake``, and each event takes the ``EventPath``. All work comes as actions:
-    from the listeners, the slot filler, the timers and services, and from the loop itself for a scheduler's decision.
+    A round waits for new entries and puts them into the ``Intake``. Each event then takes the ``EventPath``. Listeners,
+    slot filler, timers and services return actions, and the loop makes actions of the deciders' verdicts. The
+    ``EventPath`` carries all actions out.
 
     Args:
         on_round: called at the end of each round.
@@ -59,7 +57,7 @@ class Loop:
         self.experiment = experiment
         self.requests = requests
         self.carry_out = path.carry_out
-        #: Why it ends although there is more to do, or empty.
+        #: Why the experiment ends early, in words. Empty if it doesn't.
         self.over = ""
         self._news = news
         self._intake = intake
@@ -72,18 +70,20 @@ class Loop:
         self._orders = orders
         self._pace = pace
         self._on_round = on_round
-        #: Whether nothing more is started, and whether another driver continues.
-        self._draining = self._hands_over = False
-        #: The report that was handed out, at which the driver stands, and the verdict on it.
+        #: Whether no further attempt is started.
+        self._draining = False
+        #: Whether a later driver is to run the trials again.
+        self._hands_over = False
+        #: The report that ``next_report`` has returned, and its verdict, which the next call carries out.
         self._in_hand: tuple[Report, Verdict] | None = None
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing runs and nothing is left to start or to resume."""
+        """Whether nothing runs, and no trial is left to start or to resume."""
         if self.experiment.live:
             return False
         if self._draining:
-            # Trials outside continue without a driver.
+            # Trials that are evaluated outside continue without a driver.
             return self._hands_over or not self.experiment.outside
         if self._slots.has_more:
             return False
@@ -93,45 +93,48 @@ class Loop:
 
     @property
     def failure(self) -> MqtuneError | None:
-        """The error that the experiment has failed with, or None."""
+        """The error that ends the run, or None."""
         return self._deciders.failure or self._failures.failure
 
     # One round of the loop.
 
     def step(self, block_s: float) -> None:
-        """Start trials in free slots, wait up to *block_s* seconds for news, and act on all of it.
+        """Run one round: fill free slots, wait for new entries, and process them.
 
-        A round that handed a report out is only brought to its end, without handing out any more.
+        The wait is at most *block_s* seconds. If ``next_report`` has interrupted a round, only run the rest of that
+        round.
 
         Raises:
-            ExperimentFinished: there was nothing left to do before.
+            ExperimentFinished: the experiment had finished before.
             NothingResumes: only paused trials are left, and neither the scheduler nor a user resumes one.
-            UserCodeFailed: scheduler, searcher or rule raised an error. Nothing is decided any more: later steps only
-                apply events, until all attempts have ended.
+            UserCodeFailed: scheduler, searcher or stop rule raised an error. From then on steps make no decisions: they
+                only apply events, until all attempts have ended.
         """
-        self._go_on(block_s, hands_out=False)
+        self._run_round(block_s, hands_out=False)
 
     def next_report(self, block_s: float) -> Report | None:
-        """Go on as ``step`` does, but only to the next report that counts, and return that.
+        """Run a round as far as the next report that counts, and return that report.
 
-        It is None at the end of the round. Until the next call the loop stands at that report: actions are journaled
-        there.
+        Return None when the round has ended. Until the next call, actions have the returned report as their cursor.
 
         Raises:
             as ``step``.
         """
         self._timers.keep_lock_if_due()
-        return self._go_on(block_s, hands_out=True)
+        return self._run_round(block_s, hands_out=True)
 
     def reports_ahead(self, count: int) -> list[Report]:
-        """Return up to *count* reports that ``next_report`` returns next.
+        """Return up to *count* of the reports that ``next_report`` will return next.
 
-        A decision on their trials in between changes that.
+        After a decision on one of their trials, ``next_report`` skips that trial's reports.
         """
         return [] if self._in_hand is None else self._intake.peek(count)
 
-    def _go_on(self, block_s: float, *, hands_out: bool) -> Report | None:
-        """Make a round of the loop, or the rest of one, and return the next report that it hands out."""
+    def _run_round(self, block_s: float, *, hands_out: bool) -> Report | None:
+        """Run a round, or the rest of an interrupted one.
+
+        With *hands_out*, return the next report as soon as there is one, and interrupt the round.
+        """
         in_hand, self._in_hand = self._in_hand, None
         if self._deciders.is_broken:
             self._fold_only(block_s)
@@ -148,12 +151,12 @@ class Loop:
         return next_
 
     def _begin_round(self, block_s: float, *, hands_out: bool) -> None:
-        """Fill the slots, and wait for news, unless the intake still has entries."""
+        """Fill the slots. If the intake is empty, wait for new entries and put them in."""
         if self.is_finished and not self._draining and self.failure is None:
             raise ExperimentFinished(f"experiment {self.experiment.name!r} is finished; there is nothing left to step")
         self._path.say_begun()
         if hands_out:
-            # Later it could only be done at a report in hand, which would then count as acted on.
+            # Do this between reports: a drop while a report is handed out would be journaled as a reaction to it.
             self._path.carry_out_all(self._checkpoints.gathered())
         self._fill_slots()
         self._check_that_something_happens()
@@ -165,9 +168,9 @@ class Loop:
                 self._intake.put(chain(entries, self._news.more()))
 
     def _take_in(self, *, hands_out: bool = False) -> Report | None:
-        """Apply the entries of the intake, and carry out each verdict before the next report.
+        """Process the entries of the intake, carrying out each verdict before the next report.
 
-        Return the first report that is handed out.
+        With *hands_out*, stop at the first report that counts, and return it.
         """
         is_plain = not (hands_out or self._orders.in_lockstep)
         with self._news.naming_entry(self.experiment.name):
@@ -183,9 +186,9 @@ class Loop:
         return None
 
     def _act_on(self, report: Report, verdict: Verdict | None, *, at_once: bool = False) -> None:
-        """Act on a report, with the verdict if it counts.
+        """Carry out the verdict on a report. *verdict* is None if the report doesn't count.
 
-        With *at_once*, also do the work that could wait until the end of the round.
+        With *at_once*, also do work that could wait until the end of the round.
         """
         trial = self.experiment.trials[report.trial]
         if verdict is GO_ON:
@@ -197,8 +200,8 @@ class Loop:
             action, reason, source = verdict.decision
             if source is not None:
                 self._checkpoints.hold_for_decision(trial, self.experiment.trials[source].checkpoint)
-            # An earlier driver that came as far has decided so, or has let the trial go on, by a rule, or code, that
-            # was another one.
+            # In a replay, before an earlier driver's last event: that driver has decided on this report, perhaps by
+            # another rule or other code, and its decision counts.
             if not self._intake.has_past:
                 self.carry_out(
                     Decide(trial=trial, action=action, by=verdict.by, reason=reason, sequence=report.sequence)
@@ -207,15 +210,15 @@ class Loop:
             self._path.take_checkpoint(report, at_once=at_once)
 
     def _end_round(self) -> None:
-        """Carry out the work that is due, or that follows from the events of the round."""
+        """Do the work that is due, and the work that follows from the events of the round."""
         if not self._pace.is_steady:
-            # Requests wait until here: of a driver that was away, a trial may have reported, or ended, behind one.
+            # Requests wait until here: after a time without a driver, reports and ends may follow a request.
             self.requests.carry_out()
             self._path.carry_out_all(self._deciders.late())
             self._path.carry_out_all(self._checkpoints.settled(self._pace.now_s))
             self._orders.give()
             self._path.carry_out_all(self._timers.run_due())
-            self._timers.look_at_fleet_if_changed()
+            self._timers.refresh_fleet_if_changed()
             self._end_if_over()
             self._fill_slots()
         self._path.tell_restored()
@@ -228,9 +231,9 @@ class Loop:
         """
         self._timers.keep_lock_if_due()
         if self._intake.is_done:
-            self._intake.put(self._news.wait(0.0 if self.is_finished else min(block_s, _LOOK_S)) or ())
+            self._intake.put(self._news.wait(0.0 if self.is_finished else min(block_s, _FOLD_ONLY_S)) or ())
         with self._news.naming_entry(self.experiment.name):
-            for item in self._intake.leave():
+            for item in self._intake.drain():
                 if isinstance(item, Report):
                     self.experiment.apply_report(item)
                 else:
@@ -240,15 +243,15 @@ class Loop:
     # Acting.
 
     def requeue_all(self, reason: str) -> None:
-        """Start nothing more, and end all attempts so that a later driver can run their trials again."""
+        """Start nothing more, and end all attempts, so that a later driver runs their trials again."""
         self._draining = self._hands_over = True
         self._pace.stir()
         self._path.carry_out_all(plan_requeues(self.experiment, reason))
 
     def stop_all(self, reason: str, *, by: str, spare_running: bool = False) -> None:
-        """Start nothing more, and stop each trial that waits, is paused, or runs.
+        """Start nothing more, and stop all unfinished trials.
 
-        With *spare_running* running trials continue to their own ends.
+        With *spare_running*, running trials continue to their own ends.
         """
         self._draining, self.over = True, reason
         self.requests.over = reason
@@ -256,16 +259,16 @@ class Loop:
         self._path.carry_out_all(plan_stops(self.experiment, by=by, reason=reason, spare_running=spare_running))
 
     def _fill_slots(self) -> None:
-        """Stage attempts until each slot has one, and perhaps another that waits for it."""
+        """Stage attempts as long as the slot filler has some for the slots."""
         with self._path.publisher:
             while not self._draining and self._slots.may_stage() and self.failure is None:
                 self._end_if_over()
                 if self._draining or (action := self._slots.next()) is None:
                     return
                 if isinstance(action, Stage) and action.key in self.experiment.keys:
-                    # Another trial with this key was added first.
+                    # Another request has added a trial with this key before.
                     self.carry_out(AnswerRequest(action.request, is_done=True, trial=self.experiment.keys[action.key]))
-                    self._path.let_go(action)
+                    self._path.release_checkpoint(action)
                     continue
                 try:
                     self.carry_out(action)
@@ -273,12 +276,12 @@ class Loop:
                     if not isinstance(action, Stage) or not action.request:
                         raise
                     self.requests.refuse(action.request, error)
-                    self._path.let_go(action)
+                    self._path.release_checkpoint(action)
 
     def _end_if_over(self) -> None:
-        """Stop everything once a rule ends the experiment, or a failure or a request does."""
+        """Stop all trials if a stop rule, a failure or a request ends the experiment."""
         if (ending := self.requests.ending) is not None:
-            # Each time: a trial that was spared may have paused since, and a later request may stop all now.
+            # Repeat this: a trial that was left running may have paused since, and a later request may have ``now``.
             self.stop_all(ending.reason, by="user", spare_running=not ending.now)
         if self._draining:
             return
@@ -289,7 +292,7 @@ class Loop:
             self.stop_all(reason, by=by)
 
     def _check_that_something_happens(self) -> None:
-        """Raise when no event can ever come: nothing runs, and nothing was started although there is room."""
+        """Raise NothingResumes if no event can ever come: nothing runs or starts in free slots."""
         experiment = self.experiment
         can_happen = (
             experiment.live

@@ -1,4 +1,4 @@
-"""Reads the journal for the driver's loop, and checks it after an outage."""
+"""Reads new journal entries for the driver's loop, and checks the journal after an outage."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mqtune.results.experiments import with_entry
 
 
 class News:
-    """Waits for new entries of the journal, and keeps them in the copy.
+    """Waits for new entries of the journal, and writes them to the local copy.
 
     Args:
         journal: the journal.
-        reader: knows which entries were read, and has the copy.
-        ledger: notices entries that the server has lost, and has them restored.
-        interrupts: may end a wait.
-        orders: are given again after an outage.
+        reader: knows which entries were read, and writes the copy.
+        ledger: notices entries that the server has lost, and restores them.
+        interrupts: ends a wait on Ctrl-C.
+        orders: resent after an outage.
         timers: check all attempts after an outage.
         pace: says how long a round lasts in virtual time.
     """
@@ -48,11 +48,10 @@ class News:
         self._pace = pace
 
     def wait(self, block_s: float) -> list[Entry] | None:
-        """Wait for new entries, keep them in the copy, and return those that the driver has not applied.
+        """Wait up to *block_s* seconds for new entries, write them to the copy, and return them.
 
-        Return None if no entries came.
-
-        After an outage, have lost entries restored, give all orders again, and check all attempts again.
+        Entries whose events the driver has applied already are left out. Return None if no entry came. After an outage,
+        restore lost entries, resend all orders, and begin to check all attempts.
         """
         reader = self._reader
         entries: list[Entry] = self._interrupts.wait(
@@ -61,9 +60,9 @@ class News:
         if self._ledger.was_away:
             is_lost = self._ledger.check()
             self._orders.give_again()
-            self._timers.look_anew()
+            self._timers.recheck_attempts()
             if is_lost:
-                # The entries that were read are no longer those that follow.
+                # Other entries may follow the restored ones, so read again in the next round.
                 return None
         if not entries:
             return None
@@ -71,14 +70,14 @@ class News:
         return self._ledger.new_entries(entries)
 
     def more(self) -> Iterator[Entry]:
-        """In virtual time, yield the entries that come while the round is steady."""
+        """Yield further entries of this round, in virtual time. In real time, yield nothing."""
         while self._pace.goes_on and (entries := self._ledger.more(self._pace.left_s)) is not None:
             yield from entries
         self._reader.write()
 
     @contextlib.contextmanager
     def naming_entry(self, experiment: str) -> Iterator[None]:
-        """Name the journal's entry in the error of an event that can't follow the earlier ones."""
+        """Add the journal entry's id to an ImpossibleEvent error inside the block."""
         try:
             yield
         except ImpossibleEvent as error:

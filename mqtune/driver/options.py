@@ -1,7 +1,7 @@
-"""The options of a tuner, in groups, each checked when it is given.
+"""The option groups of a tuner, such as ``Failures`` and ``Checkpoints``.
 
-Each option is spelled once, as a field: its default, its check, its name in the experiment's definition, and whether it
-may change when the experiment continues. The definition, and what ``Tuner.attach`` makes of it, follow from that.
+Each option is one dataclass field. Its metadata have its check, its name in the experiment's definition, and whether it
+may change when the experiment continues. Definitions are written and read by these metadata.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mqtune.journal.base import LossPolicy
 from mqtune.trainable.variables import check_variable
 
 T = TypeVar("T")
-#: An experiment as its journal has it, by the names of its options.
+#: An experiment's definition in its journal: a dict of options by name.
 Definition = dict[str, Any]
 _Check = Callable[[str, Any], object]
 _Keep = Callable[[Any], object]
@@ -45,35 +45,36 @@ KeepWorkingDir = Literal["always", "failed", "never"]
 #: The handling of an experiment's code that has changed since its begin: a warning, or nothing runs.
 CodePolicy = Literal["warn", "strict"]
 
-#: For how long nobody need drive an experiment before its workers apply ``on_driver_loss``: long enough to run a script
-#: again, also on another machine.
+#: Seconds without a driver after which workers apply ``on_driver_loss``. It is long enough to run a script again, even
+#: on another machine.
 DRIVER_LOSS_GRACE_S: Final = 600.0
-#: How large a journal may be by default, in millions of bytes. Nearly all experiments stay below a tenth of it, and one
-#: that loops over ``report()`` without end, some 1 MB/s, leaves a team a quarter of an hour, and a Redis of 2 GB half
-#: of its memory.
+#: Default size limit of a journal, in millions of bytes. Nearly all experiments stay below a tenth of it. An experiment
+#: that reports in an endless loop writes about 1 MB/s, so its users have a quarter of an hour to stop it. The limit
+#: leaves half the memory of a Redis with 2 GB.
 JOURNAL_MB: Final = 1_000.0
 
 
-# How an option is spelled.
+# The metadata of an option.
 
 
 class _Option(NamedTuple):
-    """The properties of an option beside its name, type and default.
+    """The properties of an option beside its name, type and default."""
 
-    ``key`` is its name in the definition, the field's own if empty and with a dot for a value within a value; None
-    keeps it out. ``may_change`` says that an experiment may go on with another value. ``is_later`` says that
-    definitions which were written before the option existed lack it; its default counts for them.
-    """
-
+    #: Raises if a value is invalid. Gets the option's name and the value.
     check: _Check | None = None
+    #: The option's name in the definition. If empty, the field's name. With a dot, the value is inside another dict.
+    #: None: the definition does not have the option.
     key: str | None = ""
+    #: Whether an experiment may continue with another value.
     may_change: bool = False
+    #: Whether older definitions lack the option, because it is newer. Then its default counts.
     is_later: bool = False
+    #: Converts a value for the definition.
     keep: _Keep | None = None
 
 
 _PLAIN: Final = _Option()
-#: The metadata of a field that is in no definition as it is.
+#: The metadata of a field that is not written to the definition in this form.
 NOT_KEPT: Final = {"option": _Option(key=None)}
 
 
@@ -86,12 +87,12 @@ def option(
     is_later: bool = False,
     keep: _Keep | None = None,
 ) -> T:
-    """Return the field of an option; see ``_Option``."""
+    """Return the dataclass field of an option. ``_Option`` explains the parameters."""
     return field(default=default, metadata={"option": _Option(check, key, may_change, is_later, keep)})
 
 
 def _options(group: object) -> Iterator[tuple[Field[Any], _Option, str]]:
-    """Yield the options of a group and of its groups, with their names in a definition."""
+    """Yield the fields of a group that a definition has, with their metadata and keys there."""
     for attribute in fields(cast("Any", group)):
         option: _Option = attribute.metadata.get("option", _PLAIN)
         if option.key is not None:
@@ -99,7 +100,7 @@ def _options(group: object) -> Iterator[tuple[Field[Any], _Option, str]]:
 
 
 class Checked(KnownArguments):
-    """Checks each of its options when it is made."""
+    """A group of options that checks each value when it is created."""
 
     meant = OF_GROUPS
 
@@ -119,7 +120,7 @@ def _one_of(*known: object) -> Callable[[str, object], object]:
 
 
 def count_from(least: int) -> Callable[[str, object], object]:
-    """Return the check of an option that is None or a whole number from *least* on."""
+    """Return a check for an option that is None or a whole number of at least *least*."""
     return lambda name, value: optional_count(name, value, least)
 
 
@@ -154,22 +155,25 @@ class Failures(Checked):
     """The handling of failed trials, unreadable reports and a lost driver.
 
     Args:
-        max_failures: how often a trial that fails is run again, from its newest checkpoint; -1: always.
-        max_lost: how often in a row a trial is run again whose attempt was lost with its worker, or requeued by it
-            before its first report, while it comes no further than before; -1: always.
-        fail_fast: the effect of the first trial that finally fails: False: none; True: all others are stopped; "raise":
-            ``run`` raises TrialFailed immediately, and the others are requeued.
-        metric_required: "at_first_report": a first report without the metric, or one of several, or without the
-            scheduler's time, ends the run, as the name must be mistyped; "eventually": such reports may come first.
-            Once any report had it, others need not.
-        on_invalid_report: the handling of a report whose metric is not a number, or whose time is missing, not a
-            number or goes down: "warn": it counts as one without the metric, with one warning for each trial and key;
-            "fail": its trial fails.
-        accept_no_report: whether a trial that ends without reporting the metric is completed rather than failed.
-        on_driver_loss: the policy of a broker's workers after the driver was killed or closed: "continue": running and
-            queued trials run; "finish": running trials run on and nothing else starts; "stop": running trials are
-            requeued too, with a checkpoint if they can save one. A later driver continues in any case.
-        driver_loss_grace_s: how long after that, in seconds; a killed driver counts as gone 20 s after its last sign.
+        max_failures: how often a failed trial runs again, from its newest checkpoint. -1: without a limit.
+        max_lost: how often in a row a trial runs again after attempts that made no progress and were lost with their
+            worker, or requeued before their first report. -1: without a limit.
+        fail_fast: the effect of the first trial that fails and does not run again. False: the run continues. True: all
+            other trials are stopped. "raise": ``run`` raises TrialFailed immediately, and the other trials are
+            requeued.
+        metric_required: "at_first_report": the run ends if the experiment's first report lacks a metric or the
+            scheduler's time, because the name is probably mistyped. "eventually": first reports may lack them. After a
+            report that has them, later reports may lack them in both cases.
+        on_invalid_report: the handling of a report whose metric is not a number, or whose time is missing, not a number
+            or lower than before. "warn": the metric is ignored, and a warning is logged once for each trial and key.
+            "fail": the trial fails.
+        accept_no_report: whether a trial that ends without reporting the metric is COMPLETED. Otherwise it is FAILED.
+        on_driver_loss: the policy of a broker's workers after the driver was killed or closed. "continue": running and
+            queued trials run. "finish": running trials finish, and no other trial starts. "stop": no trial starts, and
+            running trials are requeued, with a checkpoint if they can save one. A later driver continues the experiment
+            in any case.
+        driver_loss_grace_s: seconds from the driver's loss until workers apply that policy. A killed driver counts as
+            lost 20 s after its last heartbeat.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -189,22 +193,23 @@ class Failures(Checked):
 
 @dataclass(frozen=True)
 class Checkpoints(Checked):
-    """Where checkpoints that are folders are stored, and which are kept.
+    """Where folder checkpoints are stored, and which checkpoints are kept.
 
-    Of a trial's checkpoints the *keep_last* newest and the *keep_best* best are kept. The newest is always kept, and so
-    is one from which something may still start.
+    Of a trial's checkpoints, the *keep_last* newest and the *keep_best* best are kept. A checkpoint from which a trial
+    may still start is always kept.
 
     Args:
-        store: folder, or fsspec URL, of the store, which this machine and all workers must reach; by default a folder
-            of the experiment's if all runs on this machine, else none: then only dicts can be saved.
-        keep_last: how many of the newest, at least 1; None keeps all.
-        keep_best: how many of the best.
-        score: the metric that says which is best; by default the experiment's. Where that has several, none is the best
-            without it.
-        mode: "min" or "max" of *score*; by default the experiment's.
-        delete: the trials that lose all their checkpoints when they end: False: none; "stopped": trials that were
-            stopped early, failed or abandoned; True: completed trials too; "all": even the best one, whose checkpoints
-            stay otherwise. A checkpoint from which another trial may still start stays until then.
+        store: folder or fsspec URL of the store. This machine and all workers must reach it. By default, a run on this
+            machine has a store in the experiment's folder, and a run on a broker has no store: then trials can only
+            save dicts.
+        keep_last: number of newest checkpoints to keep, at least 1. None keeps all.
+        keep_best: number of best checkpoints to keep.
+        score: the metric by which checkpoints are the best. By default the experiment's metric; if it has several
+            metrics, no checkpoint is the best by default.
+        mode: "min" or "max" of *score*. Give both or neither.
+        delete: which trials lose all their checkpoints at their end. False: none. "stopped": trials that were stopped
+            early, failed or abandoned. True: completed trials too, except the best one. "all": even the best one. A
+            checkpoint from which another trial may still start is kept until that trial has started.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -224,7 +229,7 @@ class Checkpoints(Checked):
 
     @property
     def retention(self) -> Retention:
-        """Which of a trial's checkpoints are kept."""
+        """The rule which of a trial's checkpoints are kept."""
         return Retention(self.keep_last, self.keep_best, self.score, self.mode)
 
 
@@ -233,33 +238,34 @@ class Process(Checked):
     """How a trial's process runs.
 
     Args:
-        sync: "stream": reports flow, and a decision reaches its trial within milliseconds; "lockstep": each ``report``
-            waits for the decision, so that no line of user code runs after a report that stops or pauses its trial.
+        sync: "stream": ``report`` returns immediately, and a decision reaches its trial within milliseconds.
+            "lockstep": each ``report`` waits for the decision, so no line of user code runs after a report that stops
+            or pauses its trial.
         start_method: "fork" starts a trial in a fork of a process that has imported the installed packages of its
-            program; "spawn" starts an interpreter for each trial, for packages that can't be forked. By default "fork",
+            program. "spawn" starts an interpreter for each trial, for packages that can't be forked. By default "fork",
             on macOS "spawn".
-        reuse: whether the process of a trial runs the next trial in its slot too, with its instance, for a class whose
-            ``reset_config`` returns True (see ``mqtune.Trainable``). ``attempt.retired`` says why one did not. See
-            docs/processes.md.
-        timeout_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.
+        reuse: whether one process runs several trials of its slot in turn with one instance of the trainable class. Its
+            ``reset_config`` must return True (see ``mqtune.Trainable``). ``attempt.retired`` says why a process was not
+            used again. See docs/processes.md.
+        timeout_s: longest time that an attempt may run, in seconds. After it the worker stops the attempt, and the
+            trial has failed.
         pass_config: how a script gets its config: as "arguments", or as the path of one "json" file.
-        pass_checkpoint_dir: whether a script gets ``--st_checkpoint_dir`` too: a folder to start from, if it has
-            something in it, and to save to; by default if ``checkpoints`` names a store.
-        env: variables of the environment of trials, besides their worker's. They are there before the program is
-            imported. Variables by which other code would run, such as PYTHONPATH, are refused.
-        working_dir: where trials run. "trial": each attempt in a folder of its own, ``mqtune.get_context().folder``, in
-            which relative paths read the files of the code's folder, and new files are the attempt's own. "code": all
-            in the code's folder, so that files which they write there under one name overwrite each other. See
-            docs/processes.md.
-        keep_working_dir: the attempts whose new files stay on their worker's machine, beside the output: "always" all;
-            "failed" failed and lost ones; or "never".
-        code: the handling of code that has changed since the experiment began: a worker's copy, or the script's, run
-            again after a change. "warn": a warning, and the journal has the time; "strict": such a worker runs none of
-            its trials, and ``run`` raises CodeDiffers. While a driver runs, edits change nothing: trials run the code
-            as it was.
-        bundle: a folder with the trainable, whose files the driver brings to workers that take code
-            (``mqtune worker --accept-code``), such as "."; by default they have the code themselves. See
-            docs/workers.md.
+        pass_checkpoint_dir: whether a script also gets ``--st_checkpoint_dir``: a folder to save checkpoints to. If the
+            trial starts from a checkpoint, the folder has it. By default only if ``checkpoints`` names a store.
+        env: environment variables of trials, in addition to the worker's. They are set before the program is imported.
+            Variables that could run other code, such as PYTHONPATH, are refused.
+        working_dir: the working directory of trials. "trial": each attempt has a folder of its own,
+            ``mqtune.get_context().folder``. Relative paths read the files of the code's folder there, and new files
+            belong to the attempt. "code": all trials run in the code's folder, so they overwrite each other's files of
+            the same name. See docs/processes.md.
+        keep_working_dir: which attempts' new files stay on the worker's machine: "always" all; "failed" only those of
+            failed and lost attempts; "never" none.
+        code: the handling of code that has changed since the experiment began, on a worker or in the script's folder.
+            "warn": a warning is logged, and the journal has the time of the change. "strict": such a worker runs none
+            of the trials, and ``run`` raises CodeDiffers. While a driver runs, edits have no effect: trials run the
+            code as it was.
+        bundle: a folder with the trainable, such as ".". The driver sends its files to workers that accept code
+            (``mqtune worker --accept-code``). By default workers must have the code themselves. See docs/workers.md.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -282,30 +288,31 @@ class Process(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Checked):
-    """The options of one run of an experiment, rather than of the experiment.
+    """The options of one run of an experiment. Each run may have others.
 
     Args:
-        max_concurrent: the largest number of running trials; by default the number of slots.
-        priority: on a fleet that several experiments use, those of a "high" priority have the slots that they want
-            before "normal" ones, and these before "low" ones. See docs/how-to/shared-fleet.md.
-        share: how many slots it gets against others of its priority: with 2.0 twice as many as with 1.0. What one does
-            not use, the others have.
-        preemptible: whether trials that have saved a checkpoint are paused where others wait for slots and this
-            experiment has had more than its share for a minute; they go on from it by themselves.
-        journal_mb: how much of the experiment's journal may be in Redis, in millions of bytes of entries; 1,000 are
-            some 5 to 10 million reports. On a broker, with ``Checkpoints(store=…)``, its oldest entries move to the
-            store once there are 8 MB, or half of this, which is to be a few MB at least. Once it is full, no trial
-            begins, ``report()`` waits as while Redis is away, and a warning says so, until it is raised (``mqtune set
-            NAME journal_mb=…``) or the experiment ends. So one experiment can't fill the Redis of all.
-        queue_trials: whether trials wait for workers that offer their resources; else InsufficientResources is raised.
-            Without a broker it is raised in any case for resources that this machine lacks.
-        overwrite: whether an experiment that has the name is deleted first, with its results, logs and checkpoints;
-            each run of the script then starts from scratch.
+        max_concurrent: largest number of trials that run at the same time. By default the number of slots.
+        priority: "high", "normal" or "low". On a fleet that several experiments share, experiments of a higher priority
+            get all the slots that they can use before others. See docs/how-to/shared-fleet.md.
+        share: weight by which experiments of the same priority divide the slots: 2.0 gets twice as many slots as 1.0.
+            Slots that one experiment doesn't use go to the others.
+        preemptible: whether trials may be paused to free slots for waiting experiments, when this one has had more than
+            its share for a minute. Only trials with a checkpoint are paused, and they resume from it by themselves.
+        journal_mb: largest size of the experiment's journal in Redis, in millions of bytes, at least a few. 1,000 are
+            about 5 to 10 million reports. On a broker with ``Checkpoints(store=…)``, the oldest entries move to the
+            store when they have 8 MB, or half of this limit. While the journal is full, no trial begins, ``report()``
+            waits, and a warning says so. That ends when you raise the limit (``mqtune set NAME journal_mb=…``). So one
+            experiment can't fill a Redis that others use too.
+        queue_trials: whether trials wait for workers that offer their resources. Otherwise InsufficientResources is
+            raised. A run on this machine always raises it if the machine lacks the resources.
+        overwrite: whether to delete an existing experiment of this name first, with its results, logs and checkpoints.
+            Then each run of the script starts from scratch.
         callbacks: objects that are notified of events.
-        progress: whether to show the progress: a table in a terminal, else a line now and then.
-        tags: names by which the experiment is found again, with ``mqtune list --tag``; by default those it has.
-        notes: a text about it; by default the one it has.
-        timing: leases, checks and timeouts of the driver; its workers need the same leases and locks.
+        progress: whether to show the progress: in a terminal a table, elsewhere a line now and then.
+        tags: names by which to find the experiment, for example with ``mqtune list --tag``. None keeps the existing
+            ones.
+        notes: remarks on the experiment. None keeps the existing ones.
+        timing: leases, intervals and time-outs of the driver. Its workers need the same leases and locks.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -327,19 +334,19 @@ class RunOptions(Checked):
 
 @dataclass(frozen=True)
 class Local(Checked):
-    """This machine alone: a server and a worker of its own, which end with the run.
+    """A run on this machine alone, with a server and a worker that end with the run.
 
     Args:
-        slots: the number of trials that run together; by default as many as fit.
+        slots: the number of trials that run at the same time. By default as many as fit on this machine.
 
     Raises:
-        ConfigurationError: *slots* is no whole number from 1.
+        ConfigurationError: *slots* is not a whole number of at least 1.
     """
 
     slots: int | None = option(None, count_from(1))
 
 
-#: Where options stand that somebody may look for among the tuner's arguments.
+#: For each option of a group, how to pass it to ``Tuner``: a hint for users who pass it as an argument of ``Tuner``.
 ELSEWHERE: Final[Mapping[str, str]] = {
     attribute.name: f"{argument}=mqtune.{group.__name__}({attribute.name}=…)"
     for argument, group in (
@@ -356,7 +363,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 
 
 def kept_options(group: object) -> Definition:
-    """Return what a definition keeps of a group of options, and of the groups in it."""
+    """Return the part of a definition with the options of a group, and of groups inside it."""
     definition: Definition = {}
     for attribute, option, key in _options(group):
         value = getattr(group, attribute.name)
@@ -373,11 +380,11 @@ def kept_options(group: object) -> Definition:
 
 
 def rebuilt(group: type[T], definition: Definition) -> T:
-    """Return a group of options as a definition has it.
+    """Return a group of options with the values of a definition.
 
     Raises:
-        KeyError: the definition lacks one.
-        ConfigurationError, TypeError: its value is invalid.
+        KeyError: the definition lacks an option.
+        ConfigurationError, TypeError: an option's value is invalid.
     """
     arguments = {}
     for attribute, option, key in _options(group):
@@ -388,7 +395,7 @@ def rebuilt(group: type[T], definition: Definition) -> T:
 
 
 def changeable(group: object) -> Iterator[str]:
-    """Yield the names in a definition of the options that may change when an experiment continues."""
+    """Yield the definition's keys of options that may change when an experiment continues."""
     for attribute, option, key in _options(group):
         if "group" in attribute.metadata:
             yield from changeable(attribute.metadata["group"])
@@ -396,6 +403,7 @@ def changeable(group: object) -> Iterator[str]:
             yield key.partition(".")[0]
 
 
-#: The keys, with a ``WarmStart``, for the names of its sources and for the trials that it has learnt from.
+#: With a ``WarmStart``, the definition's key for the names of the experiments to learn from.
 LEARN_FROM: Final = "learn_from"
+#: With a ``WarmStart``, the definition's key for the trials of these experiments.
 LEARNT: Final = "learnt"

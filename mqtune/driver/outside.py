@@ -1,4 +1,4 @@
-"""Trials that are evaluated outside, without a worker: told reports, and time limits."""
+"""Trials that a person evaluates outside, without a worker: their reports and time limits."""
 
 from __future__ import annotations
 
@@ -31,15 +31,13 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Record a report of a trial that is evaluated outside. *ends* completes the trial.
-
-    A new trial is staged in the same step.
-    """
+    """Journal a report of a trial that is evaluated outside."""
 
     trial: TrialId
     metrics: Metrics
+    #: Whether this is the last report, which completes the trial.
     ends: bool
-    #: Stages the trial if it is new.
+    #: Stages the trial in the same step if it is new.
     stage: Stage | None = None
     request: str = ""
 
@@ -74,7 +72,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """End a trial as FAILED because its result was not told within its ``timeout_s``."""
+    """End an outside trial as FAILED, because its result has not come within its ``timeout_s``."""
 
     trial: Trial
 
@@ -94,16 +92,20 @@ class Expire:
 
 
 def expired(experiment: Experiment, now: float) -> Iterator[Expire]:
-    """Yield an action for each trial past its ``timeout_s``. *now* is in seconds since the epoch."""
+    """Yield an action for each outside trial past its ``timeout_s``.
+
+    *now* is in seconds since the epoch.
+    """
     for trial in list(experiment.outside.values()):
         if trial.timeout_s is not None and now > trial.attempt.queued_at + trial.timeout_s:
             yield Expire(trial)
 
 
 def counted(metrics: Metrics, last: Metrics, took_s: float) -> Metrics:
-    """Add the iteration and times to a report's metrics, as for trials on workers.
+    """Return a report's metrics with the iteration and times, as a worker's trial reports them.
 
-    Given values take precedence. *last* has the previous report's metrics, and *took_s* is the time since.
+    Values in *metrics* take precedence. *last* has the previous report's metrics, and *took_s* is the time since that
+    report, in seconds.
     """
     iteration, total_s = last.get(ITERATION, 0), last.get(TIME_TOTAL, 0.0)
     return {
@@ -115,7 +117,9 @@ def counted(metrics: Metrics, last: Metrics, took_s: float) -> Metrics:
 
 
 def check_told(metrics: object, experiment: Experiment, time_attr: str) -> Metrics:
-    """Return told metrics as plain values. *time_attr* is the scheduler's time metric, or empty.
+    """Return the metrics of an outside report as plain values.
+
+    *time_attr* is the name of the metric that the scheduler uses as time, or empty.
 
     Raises:
         ConfigurationError: they are not a dict of reportable values, are too large, or lack a number for the objective
@@ -145,10 +149,10 @@ def check_told(metrics: object, experiment: Experiment, time_attr: str) -> Metri
 
 
 def is_repeated(trial: Trial, metrics: Metrics, time_attr: str) -> bool:
-    """Whether the step of a report was told already.
+    """Whether an outside report has the same step as the trial's last report.
 
     Raises:
-        ConfigurationError: a later step was told.
+        ConfigurationError: its step is lower than the last report's.
     """
     name = time_attr or ITERATION
     last, time = trial.last_metrics.get(name), metrics.get(name)
@@ -162,7 +166,7 @@ def is_repeated(trial: Trial, metrics: Metrics, time_attr: str) -> bool:
 
 
 def has_told_all(trial: Trial, metrics: Metrics) -> bool:
-    """Whether a trial has completed with these metrics."""
+    """Whether a trial has completed, and its last report had these metrics."""
     last = trial.last_metrics
     return trial.status is TrialStatus.COMPLETED and all(
         name in last and last[name] == metrics[name] for name in metrics
@@ -170,9 +174,9 @@ def has_told_all(trial: Trial, metrics: Metrics) -> bool:
 
 
 def why_over(trial: Trial) -> str:
-    """Return why an outside trial has ended, for its evaluator.
+    """Return the status of an outside trial in words, with the reason.
 
-    It is empty if the trial runs or has completed.
+    Empty if it is RUNNING or COMPLETED.
     """
     if trial.status in (TrialStatus.RUNNING, TrialStatus.COMPLETED):
         return ""
@@ -180,7 +184,10 @@ def why_over(trial: Trial) -> str:
 
 
 def waits_outside(experiment: Experiment) -> str:
-    """Return the outside results that an experiment waits for, in words. Empty for none."""
+    """Return in words which outside trials an experiment waits for.
+
+    Empty if it waits for none of them.
+    """
     ids = list(experiment.outside)
     if not ids:
         return ""

@@ -1,7 +1,4 @@
-"""The pace of the driver's loop.
-
-It sets how long the loop waits for news, and whether a round has work to do.
-"""
+"""The pace of the driver's loop: how long a round waits, and whether it has other work."""
 
 from __future__ import annotations
 
@@ -15,16 +12,16 @@ from mqtune.driver.timers import DriverTimers
 from mqtune.journal.base import Journal
 from mqtune.results.callbacks import CallbackDispatcher
 
-#: How often it is looked whether a model has answered that a slot, or a trial, waits for: they lose no more, a driver
-#: hardly works.
-_MODEL_LOOK_S: Final = 0.01
+#: Interval in seconds of polls for the answer of a searcher or scheduler that works in the background. A slot or trial
+#: loses no more time than that, and the driver needs little CPU time.
+_MODEL_POLL_S: Final = 0.01
 
 
 class LoopPace:
-    """Knows what the rounds of a driver's loop depend on besides news.
+    """Decides how long a round of the loop waits for entries, and whether it has other work.
 
-    A round is *steady* while it has processed only reports whose trials continue. The rest of it then only looks at
-    times that have come.
+    A round is *steady* if it has processed nothing but reports whose trials continue, and no timer is due. Then the
+    work at its end is skipped.
     """
 
     def __init__(
@@ -46,29 +43,31 @@ class LoopPace:
         self._slots = slots
         self._checkpoints = checkpoints
         self._callbacks = callbacks
-        #: Whether each report is answered, or may end the experiment.
+        #: Whether each report is answered, as in lockstep, or may end the experiment by a stop rule.
         self._answers_each = is_lockstep or deciders.rule is not None
+        #: Whether this round has work at its end in any case.
         self._is_stirred = True
+        #: The monotonic time until which this round waits.
         self._until = 0.0
 
     def begin(self, block_s: float, *, is_stirred: bool) -> float:
-        """Begin to wait for the news of a round, and return for how long.
+        """Begin a round, and return how long to wait for new entries, in seconds.
 
-        It waits until something else is due, and *block_s* at most. A round that *is_stirred* has more to do in any
-        case.
+        The wait ends when a timer, a retry or another task is due, and after *block_s* at the latest. With *is_stirred*
+        the round is not steady.
         """
         deciders, callbacks = self._deciders, self._callbacks
-        looks_for_model = self._slots.is_suggestion_due or deciders.are_late
-        has_room = self._slots.may_stage()
-        is_stirred = is_stirred or self._answers_each or looks_for_model or has_room
-        # A decision of the background may come at any time.
+        waits_for_model = self._slots.is_suggestion_due or deciders.are_late
+        has_free_slot = self._slots.may_stage()
+        is_stirred = is_stirred or self._answers_each or waits_for_model or has_free_slot
+        # A scheduler in the background may decide at any time.
         self._is_stirred = is_stirred or deciders.scheduler.background is not None
         now = self._clock.monotonic()
         until = min(now + block_s, self._timers.due, self._checkpoints.due_s)
-        if has_room:
+        if has_free_slot:
             until = min(until, now + self._slots.next_retry_s())
-        if looks_for_model:
-            until = min(until, now + _MODEL_LOOK_S)
+        if waits_for_model:
+            until = min(until, now + _MODEL_POLL_S)
         if callbacks.interval_s is not None:
             until = min(until, now + callbacks.interval_s)
         if deciders.rule is not None:
@@ -83,24 +82,24 @@ class LoopPace:
 
     @property
     def left_s(self) -> float:
-        """How much is left of the time that the round was to wait."""
+        """The rest of the round's wait, in seconds."""
         return max(0.0, min(self._until, self._checkpoints.due_s) - self._clock.monotonic())
 
     def stir(self) -> None:
-        """Have the round done to its end: something has changed."""
+        """Mark the round as not steady, because something has changed."""
         self._is_stirred = True
 
     @property
     def goes_on(self) -> bool:
-        """Whether the round waits again immediately.
+        """Whether the round continues to wait for entries. This happens only in virtual time.
 
-        It never does in real time, as the driver may have other work between two steps.
+        In real time the caller may have other work between two rounds.
         """
         return not self._journal.is_live and self.is_steady
 
     @property
     def is_steady(self) -> bool:
-        """Whether the round has nothing else to do, as far as it has come."""
+        """Whether the round so far has no work except the processed reports."""
         return not (
             self._is_stirred
             or self._journal.fleet_changed

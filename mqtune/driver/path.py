@@ -1,7 +1,4 @@
-"""The single path of events.
-
-It folds them, notifies the listeners, and carries out their actions.
-"""
+"""The path of every event: fold it, notify the listeners, and carry out their actions."""
 
 from __future__ import annotations
 
@@ -39,22 +36,22 @@ from mqtune.results.callbacks import CallbackDispatcher
 class EventPath:
     """Applies events, and carries out actions.
 
-    An event takes one path, whether it was just read, just written, or is replayed: ``apply`` folds it and passes it to
-    the listeners, in their order. They return actions. ``carry_out`` checks and journals each action, and applies its
-    events.
+    Every event takes the same path, whether the driver has just read it, just written it, or replays it: ``apply``
+    folds it and passes it to the listeners, in their order. Listeners return actions. ``carry_out`` checks and journals
+    each action, and applies the action's events.
 
     Args:
-        ledger: the driver's, with the journal.
+        ledger: the driver's ledger, which writes to the journal.
         experiment: the fold.
         backend: publishes attempts, and is notified of lost ones.
-        clock: for the times of events.
-        intake: knows the cursor of written events.
-        orders: remember those that were given.
-        deciders: once they have failed, only the first listener hears.
-        checkpoints: keeps and drops checkpoints.
-        callbacks: are notified of checkpoints and restored entries.
-        pace: is stirred by each event.
-        settings: say what resources trials ask for.
+        clock: the source of the events' times.
+        intake: has the driver's cursor.
+        orders: remembers sent orders.
+        deciders: after an error of one, only the first listener gets events.
+        checkpoints: the garbage collector of checkpoints.
+        callbacks: notified of checkpoints and restored entries.
+        pace: each event stirs it.
+        settings: have the trials' resources.
     """
 
     def __init__(
@@ -71,9 +68,9 @@ class EventPath:
         pace: LoopPace,
         settings: Settings,
     ) -> None:
-        #: The listeners, in order. The first one is the backend's, which is notified in any case.
+        #: The listeners, in order. The first one is the backend's, which gets every event.
         self.listeners: Sequence[Listener] = ()
-        #: To be journaled before this driver does anything else.
+        #: The action that journals this driver's begin. None when it is carried out.
         self.beginning: Begin | None = None
         self.publisher = Publisher(backend, clock)
         self._ledger = ledger
@@ -92,19 +89,19 @@ class EventPath:
         """Fold an event, pass it to the listeners, and carry out their actions."""
         self._pace.stir()
         self._experiment.apply(event)
-        # Once the deciders have failed, only the backend still needs to know which attempts have a slot.
+        # After an error of a decider, only the backend needs events, to know which attempts have a slot.
         listeners = self.listeners[:1] if self._deciders.is_broken else self.listeners
         for action in [action for listener in listeners for action in listener.hear(event)]:
             self.carry_out(action)
         if isinstance(event, Told):
-            self._intake.take_told(event)
+            self._intake.apply_told(event)
 
     def carry_out(self, action: DriverAction) -> None:
-        """Check an action, journal it, and apply the events that this wrote.
+        """Check an action, journal it, and apply its events. After an error nothing was done.
 
         Raises:
-            InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
-            ConfigurationError: a config is too large, or can't be sent; nothing was done.
+            InvalidTransition: the trial's status doesn't allow the action, or the trial's end is already decided.
+            ConfigurationError: a config is too large, or can't be sent.
         """
         events = self._write(action)
         for event in events:
@@ -112,10 +109,10 @@ class EventPath:
         match action:
             case Stage():
                 trial = self._experiment.trials[action.trial]
-                # Where no slot offers what it asks for, it may have ended already.
+                # A listener may have ended the attempt already, because no slot offers its resources.
                 if not action.outside and trial.attempt.end is None:
                     self.publisher.publish(trial)
-                self.let_go(action)
+                self.release_checkpoint(action)
             case Lose(guard="expired" | "any") if events:
                 self._backend.lost(action.trial.id, action.trial.attempt)
             case AnswerQuestion() | Save():
@@ -128,12 +125,12 @@ class EventPath:
             self.carry_out(AnswerRequest(action.request, is_done=True, reason=reason, trial=trial_id))
 
     def carry_out_all(self, actions: Iterable[DriverAction]) -> None:
-        """Carry out each action before the next one is asked for."""
+        """Carry out actions, each before the next one is taken from the iterable."""
         for action in actions:
             self.carry_out(action)
 
     def say_begun(self) -> None:
-        """Journal, once, that this driver drives. A look at an ended experiment writes nothing."""
+        """Journal that this driver begins. Later calls do nothing."""
         if self.beginning is not None:
             begin, self.beginning = self.beginning, None
             self.carry_out(begin)
@@ -141,15 +138,15 @@ class EventPath:
     def take_checkpoint(self, report: Report, *, at_once: bool) -> None:
         """Notify callbacks of a report's checkpoint, and drop replaced checkpoints.
 
-        They are dropped *at_once*, or when there are many.
+        Without *at_once*, replaced checkpoints are dropped when there are many of them.
         """
         trial = self._experiment.trials[report.trial]
         if self._callbacks.hears("on_checkpoint"):
             self._callbacks.tell("on_checkpoint", trial, report.checkpoint)
         self.carry_out_all(self._checkpoints.saved(trial, report.checkpoint, at_once=at_once))
 
-    def let_go(self, stage: Stage) -> None:
-        """Keep its checkpoint no longer for the trial that has waited to start from it."""
+    def release_checkpoint(self, stage: Stage) -> None:
+        """Stop protecting the checkpoint that was kept until this action."""
         for drop in self._checkpoints.hold(stage.holder, CheckpointId("")):
             self.carry_out(drop)
 
@@ -159,7 +156,7 @@ class EventPath:
             self._callbacks.tell("on_restore", restored.entries, restored.missing)
 
     def _write(self, action: DriverAction) -> list[Event]:
-        """Journal an action, on a server that may have lost the journal, and return the new events."""
+        """Journal an action and return the new events. A lost journal is restored first."""
         ledger = self._ledger
         at, cursor = self._clock.time(), self._intake.cursor
         lost, asked = ledger.lost, (self._asks, self._resources)

@@ -1,7 +1,7 @@
-"""The usual path of reports: it folds many entries in one call, and acts on each verdict.
+"""The fast path of reports: folds many entries in one call.
 
-``Intake.judge`` takes reports one by one where a part has to see each of them: in lockstep, for ``next_report``, and
-while a callback has an ``on_report``.
+``Intake.judge`` processes reports one by one instead if a part needs each of them: in lockstep, for ``next_report``,
+and for a callback with ``on_report``.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from mqtune.core.trial import REPORT_DEFAULTS, Report
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.journal.base import Entry
 
-#: Entries between two lock checks: a second's work at a worker's maximum entry size.
+#: Number of entries between two calls of *look*. Processing that many entries of the largest size takes a second.
 _LOOK_EVERY: Final = 64
 
 
 class PlainReports:
-    """Folds whole entries of reports, many in one call, and holds the driver's place.
+    """Folds whole entries of reports, many in one call, and tracks the driver's place.
 
-    The driver's loop costs more for an entry than the report itself. Here an entry costs little more than its decoding.
-    Nearly all reports have no consequence. For a stopping report or a checkpoint, *act* is called before the next one.
+    A round of the loop costs more time than a report. Here an entry costs little more than its decoding.
 
     Args:
-        experiment: folds each report.
-        deciders: decide on each report that counts.
+        experiment: the fold, which gets each report.
+        deciders: judge each report that counts.
         listeners: observers of each report. While there are any, no entry is folded here.
-        look: called regularly, because a journal may be long.
-        act: called before the next report if a report has a consequence, with its verdict if it counts.
+        look: called every 64 entries, for example to renew the lock during a long replay.
+        act: called before the next report if a report has a checkpoint, or a verdict other than to continue. It gets
+            the report and its verdict, which is None if the report doesn't count.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PlainReports:
         look: Callable[[], object],
         act: Callable[[Report, Verdict | None], object],
     ) -> None:
-        #: Current entry, and the number of its reports that are folded.
+        #: The current entry's id, and the number of its folded reports.
         self.place: tuple[str, int] = START
         self._experiment = experiment
         self._deciders = deciders
@@ -53,10 +53,11 @@ class PlainReports:
     def take(
         self, entries: Iterator[tuple[int, Entry]], awaited: Collection[str], *, is_plain: bool = True
     ) -> Entry | None:
-        """Fold numbered entries of plain reports. Return the first other entry, or None at the end.
+        """Fold entries of reports up to the first other entry, and return that one.
 
-        Other entries are events, batches with damaged reports, and *awaited* entries; every entry if *is_plain* is
-        false. After an error the place is before the failed report, so the next driver begins with it.
+        Return None at the end. Other entries are events, entries with malformed reports, and those in *awaited*. If
+        *is_plain* is false, or there are listeners, every entry is an other one. After an error the place is before the
+        failed report, so the next driver begins with it.
         """
         fold, decide, listeners = self._experiment.apply_report, self._deciders.on_report, self._listeners
         new, kind, (no_checkpoint,) = tuple.__new__, Report, REPORT_DEFAULTS

@@ -1,7 +1,4 @@
-"""Publishes staged attempts to the slots' queues.
-
-Attempts that are staged together are published together if that is cheaper.
-"""
+"""Publishes staged attempts to the slots' queues, alone or in batches."""
 
 from __future__ import annotations
 
@@ -14,17 +11,17 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, DriverFenced
 from mqtune.core.trial import Trial
 
-#: Longest wait of a staged attempt for later ones, in seconds. It spreads the cost of a message over many attempts. The
-#: first attempt of a batch never waits.
+#: Shortest time between two messages, in seconds. Attempts that are staged meanwhile go into the next message together.
 GATHER_S: Final = 0.1
-#: Pause after sending, as a multiple of its duration. A busy server gets fewer and larger messages.
+#: Shortest time between two messages, as a multiple of the sending time. So a busy server gets fewer, larger messages.
 _PAUSE: Final = 10
 
 
 class Publisher:
-    """Publishes each attempt when it is staged or, within its context, in batches.
+    """Publishes each attempt immediately or, inside its ``with`` block, in batches.
 
-    If the driver dies, the next one publishes journaled attempts that are not published yet. For use in one thread.
+    The end of the block publishes the rest. If the driver dies before that, the next driver publishes the staged
+    attempts. For use in one thread.
     """
 
     def __init__(self, backend: BackendSession, clock: Clock) -> None:
@@ -35,7 +32,7 @@ class Publisher:
         self._gathers = False
         #: Trials and attempt numbers that wait to be published.
         self._waiting: list[tuple[Trial, int]] = []
-        #: Time until which staged attempts are collected.
+        #: The monotonic time from which the next message may be sent.
         self._send_from = -math.inf
 
     def __enter__(self) -> Self:
@@ -44,13 +41,13 @@ class Publisher:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._gathers = False
-        # An unavailable server was waited for already, and a new driver publishes its predecessor's staged attempts.
+        # After these errors, sending would fail or wait again. The next driver publishes the attempts.
         if self._many is not None and self._waiting and not isinstance(error, BrokerUnavailable | DriverFenced):
             self._send(self._many)
         self._waiting.clear()
 
     def publish(self, trial: Trial) -> None:
-        """Publish a trial's staged attempt, now or soon.
+        """Publish a trial's staged attempt: now, or at the end of the ``with`` block.
 
         Raises:
             BrokerUnavailable: no server answers. Attempts staged earlier may be unpublished too.

@@ -12,10 +12,10 @@ _SHOWN: Final = 5
 
 
 def differences(environment: Mapping[str, object]) -> str:
-    """Return the differences of an attempt's environment from this process, in words.
+    """Return in words how an attempt's Python and packages differ from this process's.
 
-    It is empty without differences. For Python the minor version counts. Packages that are not installed here, or that
-    the trainable doesn't import, are left out.
+    Empty if they don't. Python versions differ if the minor version does. Only packages that the trainable imports, and
+    that are installed here, are compared.
     """
     differing = list(_differing(environment))
     more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
@@ -37,5 +37,5 @@ def _version_here(package: str) -> str:
     try:
         return version(package)
     except (PackageNotFoundError, ValueError):
-        # Its distribution may have another name.
+        # The distribution's name may differ from the module's.
         return str(getattr(sys.modules.get(package), "__version__", ""))

@@ -1,7 +1,4 @@
-"""Screening of reports.
-
-A report whose metric or time is invalid counts as one without the metric, before any decision on it.
-"""
+"""Finds invalid values in reports, before scheduler, searcher and stop rule get them."""
 
 from __future__ import annotations
 
@@ -23,45 +20,46 @@ from mqtune.schedulers.stopping.rule import StopRule
 logger = logging.getLogger(__name__)
 
 _PLAIN: Final = frozenset({int, float})
-#: The values that a rule can read: a flag counts as 0 or 1, and None as missing.
+#: The types of values that a stop rule can read: a bool counts as 0 or 1, and None as missing.
 _READABLE: Final = frozenset({int, float, bool, type(None)})
 
 
 @dataclass(slots=True)
 class _LastReport:
-    """The attempt that a trial reported from last, and the time of that report."""
+    """A trial's last report: its attempt, and the value of the scheduler's time."""
 
     attempt: int
     time: float
 
 
 class Screened(NamedTuple):
-    """The readable part of a report with unreadable values.
-
-    ``is_placed`` says whether the scheduler can tell its time, without which it isn't shown the report; ``fails`` why
-    its trial fails, or is empty.
-    """
+    """A report whose invalid values were removed."""
 
     report: Report
-    is_placed: bool
+    #: Whether the time is valid. The scheduler gets only reports with a valid time.
+    has_time: bool
+    #: Why the trial fails because of the report. Empty if it doesn't fail.
     fails: str
 
 
 class Screening:
-    """Looks at each report before scheduler, searcher and rules do.
+    """Checks each report's metrics and time, and removes invalid values.
 
-    A value of the metric that is no number, and a time that is missing, no finite number, or goes down within an
-    attempt, is invalid. The report then counts as one without the metric, with one warning for each trial and key, or
-    its trial fails. NaN is a number, which each scheduler treats by its own rule. A constrained metric that no report
-    has had when the first trial completes is a mistake, too. A trial that was evaluated outside doesn't count there.
+    The *time* is the metric by which the scheduler orders a trial's reports, such as ``training_iteration``. A metric
+    is invalid if it is not a number. A time is invalid if it is missing or not a finite number, or if it decreases
+    within an attempt. An invalid metric is removed from the report. With an invalid time, all metrics of the objective
+    are removed. A warning is logged once for each trial and key. With ``on_invalid_report="fail"`` the trial fails
+    instead. NaN is a number: each scheduler has its own rule for it.
 
-    It is deterministic, so that a replay comes to the same.
+    If the reports lack the metric, the time or a constrained metric, its name may be mistyped: then ``missing`` is set.
+
+    The same reports give the same results, so that a replay repeats them.
     """
 
     def __init__(self, experiment: Experiment, scheduler: Scheduler, rule: StopRule | None, failures: Failures) -> None:
         #: Whether the replay is over. Older problems were logged when they were new.
         self.is_live = False
-        #: The error of a metric that the reports lack, so that its name must be a mistake.
+        #: The error that a metric's name is probably mistyped, or None.
         self.missing: MetricMissing | None = None
         self._experiment = experiment
         self._metric, *self._others = self._metrics = experiment.objective.metrics
@@ -71,68 +69,68 @@ class Screening:
         self._fails = failures.on_invalid_report == "fail"
         self._expects_metric = failures.metric_required == "at_first_report" and not experiment.accept_no_report
         #: Constrained metrics that no report has had yet.
-        self._awaited = (
+        self._unseen_constrained = (
             set()
             if experiment.accept_no_report
             else {constraint.metric for constraint in experiment.objective.constraints}
         )
         #: Whether any report had the scheduler's time.
         self._time_seen = self._time in ("", ITERATION)
-        self._times: dict[TrialId, _LastReport] = {}
-        #: The keys that were odd in each trial's reports.
-        self._told: dict[TrialId, set[str]] = {}
+        self._last_reports: dict[TrialId, _LastReport] = {}
+        #: By trial, the keys that had invalid values.
+        self._warned: dict[TrialId, set[str]] = {}
 
-    def look(self, trial: Trial, report: Report) -> Screened | None:
-        """Return what can be read of a report if that is not all of it, else None."""
+    def screen(self, trial: Trial, report: Report) -> Screened | None:
+        """Return a report without its invalid values. Return None if all values are valid."""
         metrics = report.metrics
-        if self._awaited:
-            self._awaited -= {key for key in self._awaited if is_number(metrics.get(key))}
-        value, time, known = metrics.get(self._metric), metrics.get(self._time), self._times.get(report.trial)
+        if self._unseen_constrained:
+            self._unseen_constrained -= {key for key in self._unseen_constrained if is_number(metrics.get(key))}
+        value, time, known = metrics.get(self._metric), metrics.get(self._time), self._last_reports.get(report.trial)
         problem = ""
         if known is not None and time.__class__ is int and time >= known.time and known.attempt == report.attempt:
             # The usual case, and the hot path of a flood.
             known.time = time
         elif self._time:
-            problem = self._place(report, time, known)
+            problem = self._check_time(report, time, known)
         if value.__class__ not in _PLAIN or problem:
-            return self._look_closely(trial, report, value, problem)
+            return self._check_closely(trial, report, value, problem)
         for key in self._others:
             if metrics.get(key).__class__ not in _PLAIN:
-                return self._look_closely(trial, report, value, problem)
+                return self._check_closely(trial, report, value, problem)
         for key in self._read_by_rule:
             if metrics.get(key).__class__ not in _READABLE:
-                return self._look_closely(trial, report, value, problem)
+                return self._check_closely(trial, report, value, problem)
         return None
 
     def forget(self, trial: Trial) -> None:
-        """Forget a trial that has ended, once it has shown that a name must be a mistake."""
+        """Forget an ended trial. If it has completed without a constrained metric, set ``missing``."""
         is_sign = trial.status is TrialStatus.COMPLETED and trial.reports and not trial.outside
-        if self._awaited and is_sign and self.missing is None:
+        if self._unseen_constrained and is_sign and self.missing is None:
             (constraint, *_) = [
                 constraint
                 for constraint in self._experiment.objective.constraints
-                if constraint.metric in self._awaited
+                if constraint.metric in self._unseen_constrained
             ]
             self.missing = MetricMissing(
-                f"no report has had a number for {constraint.metric!r}, which is to keep to {constraint}, and trial "
+                f"no report has had a number for {constraint.metric!r}, which has the bound {constraint}, and trial "
                 f"{trial.id} is complete; its last report has "
                 f"{names_in_words(sorted(trial.last_metrics)) or 'nothing'}: correct the name in metric=, "
                 "or have trials report it"
             )
-        self._times.pop(trial.id, None)
-        self._told.pop(trial.id, None)
+        self._last_reports.pop(trial.id, None)
+        self._warned.pop(trial.id, None)
 
-    def _place(self, report: Report, time: Any, known: _LastReport | None) -> str:
-        """Record the time of a report, or return what is wrong with it."""
+    def _check_time(self, report: Report, time: Any, known: _LastReport | None) -> str:
+        """Record the time of a report. If it is invalid, return the problem in words instead."""
         if time.__class__ is not int:
             if time is None:
                 if self._time != ITERATION:
-                    return f"lacks {self._time!r}, by which {type(self._scheduler).__name__} goes"
+                    return f"lacks {self._time!r}, the time of {type(self._scheduler).__name__}"
                 time = report.sequence
             elif not is_number(time) or not math.isfinite(time):
                 return f"has {self._time}={name_in_words(time)}, which is not a finite number"
         if known is None or known.attempt != report.attempt:
-            self._times[report.trial] = _LastReport(report.attempt, time)
+            self._last_reports[report.trial] = _LastReport(report.attempt, time)
             self._time_seen = True
         elif time < known.time:
             return f"has {self._time}={time!r} after {known.time!r}, and a time must never go down"
@@ -140,22 +138,23 @@ class Screening:
             known.time = time
         return ""
 
-    def _look_closely(self, trial: Trial, report: Report, value: Any, problem: str) -> Screened | None:
+    def _check_closely(self, trial: Trial, report: Report, value: Any, problem: str) -> Screened | None:
         metrics = report.metrics
-        self._look_for_names(trial, metrics, value)
-        odd = dict(self._odd_values(metrics))
+        self._find_mistyped_names(trial, metrics, value)
+        invalid = dict(self._find_invalid(metrics))
         if problem and (value is not None or self._time in metrics):
-            odd[self._time] = problem
-        if not odd and not problem:
+            invalid[self._time] = problem
+        if not invalid and not problem:
             return None
-        shown = {key: metric for key, metric in metrics.items() if key not in odd}
+        valid = {key: metric for key, metric in metrics.items() if key not in invalid}
         if problem:
-            shown = {key: metric for key, metric in shown.items() if key not in self._metrics}
-        texts = [f"trial {trial.id}: report {report.sequence} {text}" for text in odd.values()]
-        self._say(trial, odd, texts)
-        return Screened(report._replace(metrics=shown), not problem, texts[0] if texts and self._fails else "")
+            valid = {key: metric for key, metric in valid.items() if key not in self._metrics}
+        texts = [f"trial {trial.id}: report {report.sequence} {text}" for text in invalid.values()]
+        self._warn(trial, invalid, texts)
+        return Screened(report._replace(metrics=valid), not problem, texts[0] if texts and self._fails else "")
 
-    def _odd_values(self, metrics: Metrics) -> Iterator[tuple[str, str]]:
+    def _find_invalid(self, metrics: Metrics) -> Iterator[tuple[str, str]]:
+        """Yield the keys of invalid values, and the problem with each in words."""
         for key in self._metrics:
             value = metrics.get(key)
             if value is not None and not is_number(value):
@@ -164,16 +163,16 @@ class Screening:
             if not isinstance(metrics.get(key), int | float | None):
                 yield key, f"has {key}={name_in_words(metrics[key])}, which is not a number"
 
-    def _say(self, trial: Trial, odd: dict[str, str], texts: list[str]) -> None:
-        told = self._told.setdefault(trial.id, set())
-        for key, text in zip(odd, texts, strict=True):
-            if self.is_live and key not in told and not self._fails:
+    def _warn(self, trial: Trial, invalid: dict[str, str], texts: list[str]) -> None:
+        warned = self._warned.setdefault(trial.id, set())
+        for key, text in zip(invalid, texts, strict=True):
+            if self.is_live and key not in warned and not self._fails:
                 without = self._experiment.objective if key == self._time else repr(key)
                 logger.warning("%s; it counts as a report without %s", text, without)
-            told.add(key)
+            warned.add(key)
 
-    def _look_for_names(self, trial: Trial, metrics: Metrics, value: Any) -> None:
-        """Find out at the first report that the name of the metric, or of the time, must be a mistake."""
+    def _find_mistyped_names(self, trial: Trial, metrics: Metrics, value: Any) -> None:
+        """Set ``missing`` if the first report lacks the metric or the time."""
         if self.missing is not None or not self._expects_metric:
             return
         lacking = [key for key in self._metrics if key not in metrics]

@@ -80,7 +80,9 @@ def test_a_service_that_fails_is_a_reason_costs_no_other_its_call_and_is_called_
     of_first = [f"first {hook}" for hook in ("hear", "tick") if hook != broken]
     assert sorted(wanted) == [*of_first, "second hear", "second tick"]
     assert hooks.reason() == f"service Told failed: no {broken}"
-    assert [each.getMessage() for each in caplog.records] == ["service Told of this driver failed; the driver goes on"]
+    assert [each.getMessage() for each in caplog.records] == [
+        "service Told of this driver failed; the driver continues"
+    ]
     first.broken, first.due = "", 5.0
     assert hooks.due == 5.0 + PAUSE_S * (broken == "tick")
     clock.now += PAUSE_S

@@ -275,7 +275,7 @@ def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
 @pytest.mark.parametrize(
     ("asked", "slots", "error"),
     [
-        (Resources(seats=3), 2, r"Local\(slots=2\): a trial takes 3 slots; give at least so many"),
+        (Resources(seats=3), 2, r"Local\(slots=2\): a trial takes 3 slots; give at least 3"),
         (Resources(cpus=4, seats=3), None, "with 3 slots they need 12, and it has 8"),
         (Resources(gpus=2, seats=3), None, "room for 2 such slots"),
         (Resources(gpu_memory_gb=20, seats=5), None, "its 4 GPUs have room for 1 such slots each"),
