@@ -220,7 +220,7 @@ class CheckpointGC:
                     self._references.hold((trial.id, role), CheckpointId(""))
 
     def unnamed(self, trial: Trial) -> list[CheckpointId]:
-        """Return all checkpoints of a trial that nothing names, whatever the retention rule."""
+        """Return all checkpoints of a trial that nothing names, even those that are the best."""
         return [checkpoint for checkpoint in trial.checkpoints if checkpoint not in self._references]
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> list[Drop]:

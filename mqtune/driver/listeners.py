@@ -128,7 +128,7 @@ class FailureWatch:
         self.stops = ""
         self._experiment = experiment
         self._fail_fast = fail_fast
-        # What was logged already.
+        # Warnings that were logged already.
         self._logged_other_code: set[tuple[str, ...]] = set()
         self._logged_differences = {""}
         self._logged_slow_starts = {""}

@@ -1,4 +1,4 @@
-"""Turns people's requests into actions or limits, or refuses them."""
+"""Carries out users' requests, or refuses them."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ from mqtune.results.checkpoints import choose_checkpoint
 
 T = TypeVar("T")
 
-#: How many requests one round carries out: each takes a write, and so these take less than a tenth of a second.
+#: Largest number of requests that one round carries out. As each takes a write, they take less than 0.1 s together.
 AT_ONCE: Final = 100
 #: Actions that end or pause a trial.
 _DECISIONS: Final = {action.value: action for action in Action if action is not Action.CONTINUE}
 _NOTHING: Final = CheckpointId("")
-#: Options of a run that a request may change.
+#: Options of ``RunOptions`` that a request may change.
 _OPTIONS: Final = frozenset({"max_concurrent", "priority", "share", "preemptible", "journal_mb"})
-#: The arguments of each action.
+#: The names of the arguments that each action has.
 _ARGUMENTS: Final = {
     **dict.fromkeys(_DECISIONS, frozenset({"reason"})),
     "save": frozenset[str](),
@@ -80,24 +80,25 @@ _ARGUMENTS: Final = {
     "set": frozenset({"max_trials", *_OPTIONS}),
     "end": frozenset({"now", "reason"}),
 }
-#: Actions whose effect is their answer: it puts them in force, in a replay too.
+#: Actions that take effect by the event of their answer, and therefore in a replay too.
 _SETTINGS: Final = frozenset({"set", "end"})
 
 
 class ExperimentEnding(NamedTuple):
-    """The reason to end the experiment. With ``now``, running trials are stopped."""
+    """A user's request to end the experiment."""
 
+    #: Whether running trials are stopped.
     now: bool
     reason: str
 
 
 class Requests:
-    """Checks what is asked for, and carries it out, or refuses it.
+    """Checks users' requests, and carries them out or refuses them.
 
-    A request is *open* until the driver has answered it, or has queued the trial that it adds. A request for a config
-    waits until the searcher has one, and a request that needs memory until the journal has room. ``set`` is in force
-    from its answer until a script brings other limits, and ``end`` until the experiment has finished: under later
-    drivers, too.
+    A request is *open* until the driver has answered it, or has queued the trial that it adds. A request "ask" waits
+    until the searcher has a config. "ask" and "tell" also wait while the journal is full. "set" holds from its answer
+    on until the script of a later run has other limits. "end" holds until the experiment has finished. Both also hold
+    for later drivers.
     """
 
     def __init__(
@@ -111,11 +112,11 @@ class Requests:
         heartbeat: Heartbeat,
         clock: Clock,
     ) -> None:
-        #: The options of the run that are in force.
+        #: The current options of the run.
         self.options: RunOptions = settings.run
-        #: Why the driver starts nothing any more, or empty.
+        #: Why the driver starts no further trial, in words. Empty if it does.
         self.over = ""
-        #: How the experiment is to end, once somebody has asked for that.
+        #: The request to end the experiment, or None.
         self.ending: ExperimentEnding | None = None
         self._experiment = experiment
         self._slots = slots
@@ -128,9 +129,9 @@ class Requests:
         self._time_attr = settings.scheduler.time_attr
         #: Unanswered requests that change options.
         self._settings: dict[str, Requested] = {}
-        #: Requests whose trial waits for a slot.
+        #: Ids of requests whose trial waits for a slot.
         self._queued: set[str] = set()
-        #: Trials that were paused by a request.
+        #: Trials that requests have paused.
         self._paused: set[TrialId] = set()
 
     # Requests in the journal.
@@ -144,13 +145,13 @@ class Requests:
         return [request for id_, request in self._experiment.requests.items() if id_ in self._queued]
 
     def carry_out(self) -> None:
-        """Carry out, or refuse, open requests.
+        """Carry out or refuse the first ``AT_ONCE`` open requests.
 
-        It takes the first ones, so that a flood of them leaves reports and the lock their turn.
+        The limit leaves time for reports and the lock if there are very many requests.
         """
         for request in self.open()[:AT_ONCE]:
             if (trial := self._experiment.carried_out.get(request.id)) is not None:
-                # An earlier driver has carried it out and died before it answered.
+                # An earlier driver has carried out the request, and died before it answered.
                 reason = why_over(self._experiment.trials[TrialId(trial)]) if request.action == "tell" else ""
                 self._path.carry_out(AnswerRequest(request.id, is_done=True, reason=reason, trial=trial))
                 continue
@@ -166,7 +167,7 @@ class Requests:
                     self._path.carry_out(action)
             except (InvalidTransition, ConfigurationError) as error:
                 if isinstance(action, Stage) and action.suggested:
-                    # The searcher's config is at fault, and not who asks for one.
+                    # The config is the searcher's, so this is an error of the searcher and not of the request.
                     raise
                 self.refuse(request.id, error)
         if self.ending is not None:
@@ -174,16 +175,19 @@ class Requests:
                 self.refuse(queued.id, ExperimentFinished(f"the experiment ends: {self.ending.reason}"))
 
     def refuse(self, request: str, error: MqtuneError) -> None:
-        """Answer a request that it is not carried out, and why."""
+        """Answer that a request is refused, and why."""
         trial = self._experiment.requests[request].trial
         self._path.carry_out(AnswerRequest(request, is_done=False, reason=str(error), trial=trial))
 
     def add(self, addition: Addition) -> None:
-        """Have a trial tried next, before the searcher's; its checkpoint is kept until then."""
+        """Queue a user's trial, to start before the searcher's next one.
+
+        Its checkpoint is kept until then.
+        """
         self._slots.add(addition)
         self._path.carry_out_all(self._checkpoints.hold(addition, addition.checkpoint))
 
-    # In the driver's own process.
+    # Actions from the driver's own process.
 
     def steer(
         self,
@@ -194,7 +198,11 @@ class Requests:
         *,
         in_hand: Report | None = None,
     ) -> None:
-        """Carry out a request with these arguments immediately; see ``Driver.steer``."""
+        """Carry out an action of the user immediately, see ``Driver.steer``.
+
+        *in_hand* is the report that ``next_report`` has returned last: a decision on its trial is journaled as made on
+        that report.
+        """
         request = self._request(action, trial, arguments)
         wanted = self._action_for(request, brought)
         if wanted is None or isinstance(wanted, Addition | AnswerRequest):
@@ -207,7 +215,7 @@ class Requests:
         self._path.carry_out(wanted)
 
     def check(self, action: str, trial: str, arguments: dict[str, object]) -> None:
-        """Check what ``steer`` would do, and do nothing.
+        """Check whether ``steer`` would accept these arguments, and change nothing.
 
         Raises:
             as ``Driver.steer``.
@@ -215,13 +223,13 @@ class Requests:
         self._action_for(self._request(action, trial, arguments))
 
     def start(self, arguments: dict[str, object], brought: CheckpointId = _NOTHING) -> Trial:
-        """Stage the trial of an "add" request now, with or without a free slot, and return it.
+        """Stage the trial of an "add" action now, even without a free slot, and return it.
 
         Raises:
             as ``Driver.steer``.
         """
         new = next_trial_id(self._experiment)
-        # Missing values of the config are sampled, the same for the same trial.
+        # The id seeds the sampling of missing values, so the same trial gets the same values.
         added = self._action_for(self._request("add", "", arguments, id_=new), brought)
         assert isinstance(added, Addition)  # noqa: S101 - that is what "add" asks for
         stage = self._slots.staging(replace(added, request=""))
@@ -229,14 +237,14 @@ class Requests:
         return self._experiment.trials[stage.trial]
 
     def take(self, action: str, trial: str, arguments: dict[str, object]) -> Trial | None:
-        """Do now what a request to ask, or to tell, asks for, and return its trial.
+        """Carry out an "ask" or "tell" action now, and return its trial.
 
-        Return None while it has to wait.
+        Return None if the action must wait for the searcher or for space in the journal. Then call this again later.
 
         Raises:
             as ``Driver.steer``.
         """
-        # Missing values of a config are sampled, the same for the same trial.
+        # The id seeds the sampling of missing values, so the same trial gets the same values.
         request = self._request(action, trial, arguments, id_=next_trial_id(self._experiment))
         wanted = self._action_for(request)
         if isinstance(wanted, Stage | Tell | Decide):
@@ -251,16 +259,16 @@ class Requests:
     def _request(self, action: str, trial: str, arguments: dict[str, object], *, id_: str = "") -> Requested:
         return Requested(id=id_, action=action, trial=trial, arguments=arguments, by="", at=self._clock.time())
 
-    # The options in force.
+    # The current options.
 
     @property
     def has_paused(self) -> bool:
-        """Whether a trial is paused by a request, so that another one may resume it."""
+        """Whether a request has paused a trial that is still paused. Another request may resume it."""
         trials = self._experiment.trials
         return any(trials[id_].status is TrialStatus.PAUSED for id_ in self._paused)
 
     def hear(self, event: Event) -> tuple[()]:
-        """Put in force what an answered request asked for."""
+        """Track requests. Apply a request "set" or "end" when it is answered."""
         match event:
             case Requested() if event.action in _SETTINGS:
                 self._settings.setdefault(event.id, event)
@@ -268,7 +276,7 @@ class Requests:
                 self._queued.discard(event.id)
                 request = self._settings.pop(event.id, None)
                 if request is not None and event.done:
-                    self._put_in_force(request)
+                    self._apply_setting(request)
             case DriverStarted():
                 self.change_limits(event.changes)
             case ExperimentEnded(outcome="finished"):
@@ -279,7 +287,7 @@ class Requests:
                 pass
         return ()
 
-    def _put_in_force(self, request: Requested) -> None:
+    def _apply_setting(self, request: Requested) -> None:
         if request.action == "end":
             self.ending = ExperimentEnding(bool(request.arguments.get("now")), _reason(request))
         else:
@@ -294,27 +302,27 @@ class Requests:
         self._heartbeat.journal_mb = float(self.options.journal_mb)
 
     def _changed(self, changes: Mapping[str, object]) -> RunOptions:
-        """Return the options of the run with those of *changes* that may change during it.
+        """Return the run's options with the values of *changes*. Keys of other options are ignored.
 
         Raises:
-            ConfigurationError: one is invalid.
+            ConfigurationError: a value is invalid.
         """
         changed: dict[str, Any] = {name: changes[name] for name in _OPTIONS & changes.keys()}
         return replace(self.options, **changed)
 
-    # The action that each asks for.
+    # From requests to actions.
 
     def _action_for(self, request: Requested, brought: CheckpointId = _NOTHING) -> DriverAction | Addition | None:
-        """Return the action that carries a request out, or the trial that it adds once a slot is free.
+        """Return the action that carries out a request.
 
-        Return None if it has to wait.
+        For "add", return the trial to start in a free slot. Return None if the request must wait.
 
         Args:
             request: the request.
-            brought: a checkpoint that was copied into the store for it, to start from in place of any other.
+            brought: the id of a folder that was copied into the store, to start from it. Empty without one.
 
         Raises:
-            InvalidTransition: a trial's status doesn't allow it.
+            InvalidTransition: the trial's status doesn't allow the action.
             ConfigurationError: there is no such action, trial or checkpoint, or an argument is invalid.
         """
         known = _ARGUMENTS.get(request.action)
@@ -349,7 +357,7 @@ class Requests:
                 return self._setting(request)
 
     def _check_open(self) -> None:
-        """Raise when the experiment is to end, and nothing may start any more."""
+        """Raise if a request ends the experiment, so that nothing may start any more."""
         if self.ending is not None:
             raise ConfigurationError(f"nothing is started any more: the experiment ends ({self.ending.reason})")
 
@@ -401,7 +409,7 @@ class Requests:
         source, checkpoint = (None, brought) if brought else self._origin(request, None)
         tags = _argument(request, "tags", list)
         return Addition(
-            # The same again, whichever driver it is that samples what the config leaves out.
+            # Every driver samples the same missing values.
             config=self._space.complete(config, random.Random(request.id)),
             source=source,
             checkpoint=checkpoint,
@@ -448,12 +456,15 @@ class Requests:
         trial = self._trial(known)
         if not trial.outside:
             raise ConfigurationError(
-                f"trial {trial.id} is one that workers run, which report of it: only those that were asked for are told"
+                f"trial {trial.id} runs on a worker, which reports its results; use tell only for trials that ask has "
+                f"begun"
             )
         if trial.attempt.end is not None:
             if has_told_all(trial, metrics) or not request.trial:
                 return AnswerRequest(request.id, is_done=True, trial=trial.id)
-            raise InvalidTransition(f"nothing more is told: {why_over(trial) or f'trial {trial.id} is COMPLETED'}")
+            raise InvalidTransition(
+                f"no further result is accepted: {why_over(trial) or f'trial {trial.id} is COMPLETED'}"
+            )
         if not is_repeated(trial, metrics, self._time_attr):
             return Tell(trial=trial.id, metrics=metrics, ends=ends, request=request.id)
         if ends:
@@ -467,7 +478,7 @@ class Requests:
             raise ConfigurationError("tell lacks both a trial and a config")
         if not ends:
             raise ConfigurationError(
-                "tell has a config, and goes on: ask with the config first, and tell of that trial"
+                "tell has a config and is not the last report: begin a trial with ask and this config, and tell its id"
             )
         self._space.check(config)
         stage = self._slots.staging(Addition(self._space.fit(config)))
@@ -491,7 +502,11 @@ class Requests:
         return AnswerRequest(request.id, is_done=True)
 
     def _origin(self, request: Requested, trial: Trial | None) -> tuple[TrialId | None, CheckpointId]:
-        """Return the other trial whose checkpoint is the start, if it is another, and the checkpoint."""
+        """Return the trial and the checkpoint from which a request's trial starts.
+
+        The first value is None if the checkpoint is the trial's own. Without a checkpoint, the values are None and an
+        empty id.
+        """
         source = _argument(request, "source", str)
         checkpoint = _argument(request, "checkpoint", str)
         if checkpoint is None and not source:
@@ -508,7 +523,7 @@ class Requests:
         chosen = choose_checkpoint(self._experiment, origin, checkpoint or "newest")
         if not isinstance(chosen, str):
             raise ConfigurationError(f"checkpoint={checkpoint!r} is not a checkpoint of this experiment")
-        # A trial without a checkpoint of its own may pass on the one that it began with, which is another trial's.
+        # The newest checkpoint of a trial that has not saved one may belong to the trial from which it began.
         origin = origin or trial_of(chosen)
         return (None if trial is not None and origin == trial.id else origin), chosen
 
@@ -535,6 +550,6 @@ def _argument(request: Requested, name: str, kind: type[T]) -> T | None:
 
 
 def _reason(request: Requested) -> str:
-    # The mark of the process behind its name says nothing to people.
+    # Leave out the process id after the user's name.
     by = request.by.partition(" (")[0]
     return _argument(request, "reason", str) or f"requested by {by or 'a user'}"

@@ -1,7 +1,4 @@
-"""The settings of an experiment.
-
-They are the user's checked arguments, and the values that follow from them.
-"""
+"""The settings of an experiment: a tuner's checked arguments, and values derived from them."""
 
 from __future__ import annotations
 
@@ -53,23 +50,22 @@ logger = logging.getLogger(__name__)
 
 
 class KnownTrainable(NamedTuple):
-    """A trainable by its name in a definition, and its code root.
-
-    ``cell`` is its written module, if it has no name in a file. ``carried`` is the trainable itself, if it can't
-    travel: only forks of this process can run it then.
-    """
+    """A trainable as a definition has it: by its name and its folder."""
 
     spec: TrainableSpec
+    #: The folder below which the trainable was found.
     code_root: Path
+    #: The generated module of a trainable that is in no file, as in a notebook.
     cell: Cell | None = None
+    #: The trainable itself, if it can't be sent to another process. Then only forks of this process can run it.
     carried: Carried | None = None
 
     @classmethod
     def of(cls, trainable: AnyTrainable) -> Self:
-        """Return a function, class, script or callable object by its name.
+        """Find the name and folder of a function, class, script or callable object.
 
         Raises:
-            TrainableNotFound: it can't be a trainable.
+            TrainableNotFound: the object can't be a trainable.
         """
         try:
             cell = cell_of(trainable)
@@ -80,11 +76,14 @@ class KnownTrainable(NamedTuple):
 
 
 class HasLocalSlots(Protocol):
-    """The deployment of an experiment, as far as its definition has it."""
+    """The part of a deployment that settings need."""
 
     @property
     def local_slots(self) -> int | None:
-        """The number of slots asked for on this machine, without a broker."""
+        """The number of slots that the user wants on this machine.
+
+        None without a wish, or with a broker.
+        """
 
     @property
     def has_own_worker(self) -> bool:
@@ -93,35 +92,34 @@ class HasLocalSlots(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Checked):
-    """The arguments of a user for an experiment: the parameters of ``Tuner``, under the same names.
+    """The arguments of ``Tuner`` under the same names, checked and with defaults filled in.
 
-    ``of`` makes them. An argument that was left out has its default here.
+    Create them with ``of``.
 
     Args:
-        make_project: makes the project whose files are brought to workers; None if none can be.
+        make_project: makes the bundle of files for workers. None if this place can send no code.
 
     Raises:
-        ConfigurationError: an argument is invalid, or some don't go together.
+        ConfigurationError: an argument is invalid, or arguments contradict each other.
         TrainableNotFound: no worker could import the trainable.
     """
 
     trainable: AnyTrainable | KnownTrainable = field(metadata=NOT_KEPT)
-    #: The trainable by its name, and the folder below which it was found.
+    # The fields of ``KnownTrainable``.
     spec: TrainableSpec = field(metadata=NOT_KEPT)
     code_root: Path = field(metadata=NOT_KEPT)
     cell: Cell | None = field(metadata=NOT_KEPT)
-    #: The trainable itself, if only forks of this process can run it.
     carried: Carried | None = field(metadata=NOT_KEPT)
     space: Space = field(metadata=NOT_KEPT)
     metric: Metric
     mode: Modes
-    #: None for as many as the searcher has.
+    #: None: as many as the searcher has configs.
     max_trials: int | None = option(None, count_from(1), may_change=True)
     searcher: Searcher | WarmStart | str | None = option(None, key=None)
     scheduler: Scheduler = field(metadata=NOT_KEPT)
     max_t: float | None = option(None, lambda name, value: value is None or positive("", name, value), key=None)
     stop: StopRule | None = option(None, key=None)
-    #: Or what a trial asks for by its config.
+    #: The resources of all trials, or a function of the config.
     resources: Resources | ResourcesByConfig = field(metadata=NOT_KEPT)
     backend: HasLocalSlots = option(
         cast("Any", MISSING), key="local_slots", may_change=True, keep=lambda place: place.local_slots
@@ -133,9 +131,9 @@ class Settings(Checked):
     checkpoints: Checkpoints = field(default_factory=Checkpoints, metadata={"group": Checkpoints})
     process: Process = field(default_factory=Process, metadata={"group": Process})
     run: RunOptions = field(default_factory=RunOptions, metadata={"group": RunOptions})
-    #: The folder that is brought to workers.
+    #: The files that are sent to workers. None if no code is sent.
     project: ProgramFiles | None = field(init=False, default=None, metadata=NOT_KEPT)
-    #: The services' checks of the place where trials are to run.
+    #: Checks of services: whether the place can run the trials.
     checks: Sequence[CheckDeployment] = field(default=(), metadata=NOT_KEPT)
     make_project: InitVar[MakeProject | None] = None
 
@@ -181,19 +179,19 @@ class Settings(Checked):
         make_project: MakeProject | None = None,
         **others: Any,
     ) -> Self:
-        """Return the settings that a tuner's arguments mean.
+        """Return the settings for a tuner's arguments.
 
-        Without a space, a metric or a mode somebody else drives the experiment.
+        Without a space the experiment is open: a program adds its trials. Then metric and mode may be missing too.
 
         Raises:
-            ConfigurationError: an argument is invalid, some don't go together, or one needs another that was left out.
+            ConfigurationError: an argument is invalid, or contradicts or needs another one.
             TrainableNotFound: no worker could import the trainable.
         """
         if space is None:
             _refuse("a space", others, "searcher", "max_trials")
             space, others["searcher"] = AnySpace(), Nobody()
         elif metric is None:
-            raise ConfigurationError("metric=None: give the key, in the reports, of what is optimised over the space")
+            raise ConfigurationError("metric=None: give the key in the reports whose value is to be optimised")
         if metric is None:
             given = {"mode": mode, "scheduler": scheduler, "max_t": max_t, "stop": stop}
             _refuse("a metric", given, *given)
@@ -238,7 +236,7 @@ class Settings(Checked):
         )
 
     def take_name(self, name: str) -> None:
-        """Set the default name, once it is taken."""
+        """Set the default name, after it was reserved."""
         object.__setattr__(self, "name", name)
 
     # Checks.
@@ -263,13 +261,13 @@ class Settings(Checked):
         return make_project(bundle, self.spec, self.code_root, [] if store is None else [store], self.cell)
 
     def _check_call(self) -> None:
-        """Check that the space has the parameters of a script's command line."""
+        """Check that the space has all parameters that the script's command line uses."""
         template = ArgumentTemplate(self.spec.arguments)
         is_in_file = self.process.pass_config == "json"  # noqa: S105 - it is no password
         if template.has_fields and is_in_file:
             raise ConfigurationError(
-                "process=Process(pass_config='json') passes the config in a file, and the command of the script has "
-                "{…} for it; leave one of both out"
+                "process=Process(pass_config='json') passes the config in a file, but the script's command has {…} for "
+                "values of the config; leave one of the two out"
             )
         if not self.is_open:
             template.check({place.partition(SEPARATOR)[0] for place in self.space.places.values()})
@@ -288,61 +286,70 @@ class Settings(Checked):
             )
 
     def _bind(self, decider: Decider) -> None:
-        """Give a decider the objective."""
+        """Check that a decider supports the objective, and give it the metric and mode."""
         decider.check_objective(self.objective)
         decider.bind(self.objective.metrics[0], self.objective.modes[0])
 
-    # Values that follow.
+    # Derived values.
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is searched: trials may be added until somebody says that the experiment has ended."""
+        """Whether the experiment has no space: a program adds trials until it ends the experiment."""
         return isinstance(self.space, AnySpace)
 
     @cached_property
     def objective(self) -> Objective:
-        """The metrics that are optimised, and the outcome constraints."""
+        """The optimised metrics with their modes, and the outcome constraints."""
         return Objective.of(self.metric, self.mode)
 
     @cached_property
     def overwrites(self) -> bool:
-        """Whether an experiment of this name is deleted first.
+        """Whether an existing experiment of this name is deleted first.
 
-        Only the first run of a submitted script deletes one.
+        When a submitted script is run again, for example on another machine, the experiment is kept.
         """
         submitted = this_submission()
         return self.run.overwrite and (submitted is None or submitted.is_first)
 
     @property
     def asks(self) -> ResourcesByConfig | None:
-        """The resources that a config asks for. None if all trials ask for the same."""
+        """The function that returns the resources for a config.
+
+        None if all trials have the same resources.
+        """
         return None if isinstance(self.resources, Resources) else self.resources
 
     @property
     def expected(self) -> Sequence[Resources]:
-        """All different resources that trials may ask for. All have as many seats."""
+        """All different resources that trials may have, as far as known.
+
+        The number of seats is always the same.
+        """
         return [self.resources] if isinstance(self.resources, Resources) else self.resources.expected
 
     def resources_for_all(self) -> Resources:
-        """Return resources of equal slots, as on one machine, that fit each trial.
+        """Return resources that fit every trial, for a machine whose slots are equal.
 
         Raises:
-            InsufficientResources: none does, as trials ask for different numbers of GPUs.
+            InsufficientResources: trials need different numbers of GPUs.
         """
         return self.resources if isinstance(self.resources, Resources) else self.resources.most_needed()
 
     @property
     def on_loss(self) -> OnLoss:
-        """The policy of workers while no driver runs."""
+        """The policy for workers while no driver runs."""
         return OnLoss(self.failures.on_driver_loss, float(self.failures.driver_loss_grace_s))
 
     @property
     def warm_start(self) -> WarmStart | None:
-        """The experiments that the searcher learns from."""
+        """The warm start, which names the experiments that the searcher learns from.
+
+        None without one.
+        """
         return self.searcher if isinstance(self.searcher, WarmStart) else None
 
     def experiment(self) -> Experiment:
-        """Return the experiment before its first event."""
+        """Return a new fold of the experiment, without events."""
         failures = self.failures
         return Experiment(
             self.name,
@@ -356,12 +363,12 @@ class Settings(Checked):
     # The searcher.
 
     def new_searcher(self, seed: int, described: object = None) -> Searcher:
-        """Return the searcher at its beginning.
+        """Return the searcher, before its first suggestion.
 
         Args:
-            seed: the experiment's.
-            described: the searcher in the definition of an experiment that exists. It is made again if the user leaves
-                the choice to the default.
+            seed: the experiment's seed.
+            described: the searcher in the definition of an existing experiment. If the user has chosen no searcher,
+                this one is used, even if the default is another one now.
 
         Raises:
             ConfigurationError: the library of that searcher is not installed.
@@ -380,9 +387,9 @@ class Settings(Checked):
 
     @property
     def why_random(self) -> str:
-        """Why the default searcher is random search and not TPE, for people.
+        """Why TPE could not be imported, if random search is the default searcher for that reason.
 
-        Empty if the user would not ask.
+        Otherwise empty.
         """
         return self._default if isinstance(self._default, str) else ""
 
@@ -396,7 +403,7 @@ class Settings(Checked):
 
     @cached_property
     def _given_or_default(self) -> Searcher | None:
-        """The given searcher, the scheduler's, or the default one. None for random search."""
+        """The user's searcher, the scheduler's own, or the default one. None for random search."""
         given, own = self.searcher, self.scheduler.searcher
         if own is not None and given is not None:
             raise ConfigurationError(
@@ -409,10 +416,13 @@ class Settings(Checked):
         return searcher_named(given) if isinstance(given, str) else own or given
 
     def default_searcher(self) -> Searcher | str | None:
-        """Return TPE, None if random search suits the space better, or the reason why TPE can't be imported."""
+        """Return the searcher TPE, or None if random search is better for this space.
+
+        If TPE can't be imported, return the reason as a text.
+        """
         size = self.space.size
         if self.space.has_grid or (size is not None and size <= (self.max_trials or 1)):
-            # Random search goes through all of them, and TPE repeats good ones.
+            # Random search tries all configs, and TPE would repeat good ones.
             return None
         if not all(isinstance(domain, MODELLED) for domain in self.space.domains.values()):
             return None
@@ -422,7 +432,7 @@ class Settings(Checked):
             return str(error)
 
     def _default_number(self) -> int | None:
-        """Return how many trials there are by default. None for as many as the searcher has."""
+        """Return the default number of trials. None: as many as the searcher has configs."""
         searcher = self._given_or_default
         if searcher is None or self._is_searched_by_default:
             return max(self.space.grid_size, 1)
@@ -450,14 +460,15 @@ MAY_CHANGE: Final = frozenset(changeable(Settings)).union(
 )
 
 
-def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:
+def _refuse(missing: str, given: Mapping[str, object], *names: str) -> None:
+    """Raise if one of these arguments was given: they need *missing*, such as "a space"."""
     for name in names:
         if given.get(name) is not None:
-            raise ConfigurationError(f"{name}={given[name]!r} needs {lacks}; give one, or leave {name} out")
+            raise ConfigurationError(f"{name}={given[name]!r} needs {missing}; give one, or leave {name} out")
 
 
 def _warn_of_lists(space: Mapping[str, object]) -> None:
-    """Warn of a list of values: it is a constant here and in Ray Tune, and a choice elsewhere."""
+    """Warn if the space has a list of values. It is a constant here, and a choice elsewhere."""
     for name, value in space.items():
         if (
             isinstance(value, list)
@@ -466,8 +477,8 @@ def _warn_of_lists(space: Mapping[str, object]) -> None:
         ):
             shown = f"{value!r:.60}"
             logger.warning(
-                "the space has the list %s as %r in each trial; to try its values write mqtune.choice(%s), to keep it "
-                "a tuple",
+                "the space has the list %s as %r in each trial; to try its values write mqtune.choice(%s); to keep the "
+                "list without this warning write a tuple",
                 shown,
                 name,
                 shown,

@@ -1,6 +1,6 @@
-"""The slot filler.
+"""The slot filler chooses the next attempt for a free slot.
 
-Chooses what a free slot is for, a retry, a restart, a config that a user added, or the scheduler's choice.
+That is a retry, a restart, a trial that a user has added, or the scheduler's choice, in this order.
 """
 
 from __future__ import annotations
@@ -43,30 +43,32 @@ from mqtune.journal.room import JournalRoom
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
 from mqtune.search.base import WAIT
 
-#: Trials that a message names; more would not be read.
+#: Largest number of trials that a message names.
 _SHOWN: Final = 5
-#: So little is left of a pause that it is over, in seconds: a clock of floats may never show the last microseconds.
+#: A pause with less time left than this is over, in seconds. A clock with floats may never reach its exact end.
 _OVER_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Addition:
-    """A trial that a user wants next; from a checkpoint of *source* if there is one."""
+    """A trial that a user has added and that waits for a slot."""
 
     config: Config
+    #: The other trial that *checkpoint* belongs to, or None.
     source: TrialId | None = None
+    #: The checkpoint to start from. If empty, the trial starts from scratch.
     checkpoint: CheckpointId = CheckpointId("")  # noqa: RUF009 - a string
     timeout_s: float | None = None
     labels: Labels = NO_LABELS
-    #: The id of the request that asked for it; empty for none.
+    #: The id of the request that has added it. Empty without a request.
     request: str = ""
     key: str = ""
 
 
 class SlotFiller:
-    """Chooses what to stage while slots are free.
+    """Chooses attempts for free slots.
 
-    It returns its choice, and stages nothing itself.
+    It returns each choice as an action, and carries out none itself.
     """
 
     def __init__(
@@ -79,12 +81,13 @@ class SlotFiller:
         heartbeat: Heartbeat,
         hooks: DriverHooks,
     ) -> None:
+        #: Whether the searcher has no more configs.
         self.exhausted = settings.is_open
-        #: Why the scheduler left a slot free when it was last asked.
+        #: Why a slot stayed free when it was last to be filled, in words.
         self.waits_for = ""
-        #: Whether a slot waits for the searcher, which answers later.
+        #: Whether a slot waits for a config that the searcher works out in the background.
         self.is_suggestion_due = False
-        #: Whether the experiment is an open one, of which nobody suggests configs.
+        #: Whether the experiment has no space, so that only a program adds trials.
         self.is_open = settings.is_open
         self.max_trials = settings.max_trials
         self.max_concurrent = settings.run.max_concurrent
@@ -97,47 +100,49 @@ class SlotFiller:
         self._scheduler = deciders.scheduler
         self._timeout_s = settings.process.timeout_s
         self._added: deque[Addition] = deque()
+        #: Number of configs that the searcher has suggested.
         self._suggested = 0
-        #: Whether there was nothing to start when it was last asked.
+        #: Whether there was no attempt to start when a slot was last to be filled.
         self._is_sated = False
-        # Ahead of the free slots, one more each waits for the slots that a worker frees next.
-        self._ahead = 2 if self._scheduler.asks_ahead and not deciders.searcher.adaptive else 1
+        #: Number of attempts for each slot. A second one waits in the queue, so that a slot need not wait for the
+        #: driver.
+        self._per_slot = 2 if self._scheduler.asks_ahead and not deciders.searcher.adaptive else 1
 
     @property
     def journal_room(self) -> JournalRoom:
-        """The room that is left in the journal; without any, no trial begins."""
+        """The journal's size and its limit. While it is full, no attempt is staged."""
         return self._heartbeat.room
 
     def add(self, addition: Addition) -> None:
-        """Have a trial tried next, before the searcher's."""
+        """Queue a user's trial, to start before the searcher's next one."""
         self._added.append(addition)
 
     @property
     def has_more(self) -> bool:
-        """Whether a trial can start without a scheduler's choice, or the searcher may have another config."""
+        """Whether a retry, restart or added trial waits, or the searcher may have another config."""
         experiment = self._experiment
         return bool(experiment.to_retry or experiment.to_restart or self._added) or self._wants_more
 
     def may_stage(self) -> bool:
-        """Return whether another attempt may be staged: for a slot that is free, or to wait for one.
+        """Return whether another attempt may be staged now.
 
-        In an open experiment trials are staged before there are slots, and a retried trial, which would wait behind all
-        added ones, immediately.
+        Its number is limited by the slots, ``max_concurrent``, the services and the journal's size. In an open
+        experiment retries and restarts don't wait for free slots: they would wait behind all added trials.
         """
         if self.journal_room.is_full:
             return False
         comes_first = self.is_open and (self._experiment.to_restart or self._to_retry() is not None)
-        room = math.inf if comes_first else self._backend.slots * self._ahead
-        most = room if self.max_concurrent is None else min(room, self.max_concurrent)
+        by_slots = math.inf if comes_first else self._backend.slots * self._per_slot
+        most = by_slots if self.max_concurrent is None else min(by_slots, self.max_concurrent)
         return self._experiment.live < min(most, self._hooks.capacity())
 
     def has_slots(self) -> bool:
-        """Return whether there is any slot that an attempt may have, free or not."""
+        """Return whether any slot, free or busy, may be used now."""
         return not self.journal_room.is_full and self._backend.slots > 0 and self._hooks.capacity() > 0
 
     def appetite(self) -> Appetite:
-        """Return how many attempts could be under way if there were slots for them."""
-        # An attempt that gives its slot back runs again. Without free slots the scheduler was not asked.
+        """Return how many attempts would run if there were slots for them."""
+        # A requeued attempt runs again. Without free slots, the scheduler was not asked.
         has_more = (
             not self._is_sated
             or bool(self._experiment.to_retry)
@@ -146,37 +151,37 @@ class SlotFiller:
         return Appetite(self.max_concurrent, has_more)
 
     def _pause_left_s(self, trial: Trial) -> float:
-        """Return for how much longer a trial waits before it runs again.
+        """Return the rest of a trial's pause before its retry, in seconds.
 
-        None of it is left where the time of its end makes no sense.
+        It is 0 if the attempt's end lies in the future, which only a wrong clock can cause.
         """
         pause_s = trial.retry_pause_s
         left_s = (trial.attempt.ended_at or 0.0) + pause_s - self._clock.time() if pause_s else 0.0
         return left_s if _OVER_S < left_s < 2 * pause_s else 0.0
 
     def _to_retry(self) -> Trial | None:
-        """Return the first trial that is to run again now."""
+        """Return the first trial whose retry is due, or None."""
         waiting = map(self._experiment.trials.__getitem__, self._experiment.to_retry)
         return next((trial for trial in waiting if not self._pause_left_s(trial)), None)
 
     def next_retry_s(self) -> float:
-        """Return the seconds until the next waiting trial runs again, or infinity if none waits."""
+        """Return the seconds until the next retry is due. Infinite if no retry waits."""
         pauses = (self._pause_left_s(self._experiment.trials[id_]) for id_ in self._experiment.to_retry)
         return min(filter(None, pauses), default=math.inf)
 
     @property
     def is_expecting(self) -> bool:
-        """Whether something to start comes by itself.
+        """Whether there will be an attempt to start without another event.
 
-        It is a config that the searcher works out, or a trial at the end of its pause.
+        It is a config that the searcher works out, or a retry after its pause.
         """
         return self.is_suggestion_due or bool(self._experiment.to_retry)
 
     @property
     def why_no_more(self) -> str:
-        """Why nothing more is started, for people, as of the last time that a slot was to be filled.
+        """Why no further attempt is started, in words. Empty if attempts are started.
 
-        It is empty while something is.
+        The reason is as of the last attempt to fill a slot.
         """
         if self.journal_room.is_full:
             return self.journal_room.shortage
@@ -192,7 +197,7 @@ class SlotFiller:
 
     @property
     def why_none(self) -> str:
-        """Why the searcher has, or is asked for, no other config."""
+        """Why the searcher suggests no further config, in words."""
         if self.is_open:
             return "nothing is searched without a space"
         return (
@@ -204,13 +209,13 @@ class SlotFiller:
         return not self.exhausted and (self.max_trials is None or self._suggested < self.max_trials)
 
     def next(self) -> Stage | Close | None:
-        """Choose what to do with a free slot; None when there is nothing to do now.
+        """Return the action for a free slot, or None if there is nothing to start now.
 
-        A ``Close`` frees no slot: it ends a paused trial that the scheduler releases.
+        A ``Close`` action uses no slot: it ends a paused trial that the scheduler releases.
 
         Raises:
             UserCodeFailed: scheduler or searcher has raised an error.
-            ConfigurationError: nothing can be done about the scheduler's choice, or the searcher's config.
+            ConfigurationError: the scheduler's choice or the searcher's config is invalid.
         """
         action = self._choose()
         self._is_sated = action is None and not self.is_expecting
@@ -228,7 +233,7 @@ class SlotFiller:
             self._scheduler, "choose", f"after trial {len(experiment.trials)} of the experiment"
         ):
             choice = self._scheduler.choose(can_start=bool(self._added) or self._wants_more)
-            self._check(choice)
+            self._check_choice(choice)
         return self._action_for(choice)
 
     def _action_for(self, choice: Choice) -> Stage | Close | None:
@@ -239,14 +244,14 @@ class SlotFiller:
             case Resume(trial_id, reason, config, source, _) if experiment.trials[trial_id].outside and (
                 config is not None or source is not None
             ):
-                # A person evaluates the config that the trial began with.
-                why = f"{reason}; nobody outside evaluates another config, or from another trial's checkpoint"
+                # The person evaluates the config with which the trial began.
+                why = f"{reason}; nobody outside evaluates another config, or continues from another trial's checkpoint"
                 return Close(
                     trial=experiment.trials[trial_id], status=TrialStatus.EARLY_STOPPED, by="scheduler", reason=why
                 )
             case Resume(trial_id, reason, config, source, named):
-                # A scheduler may have named it a while ago.
-                is_there = bool(named) and named in experiment.trials[trial_of(named)].checkpoints
+                # The checkpoint may have been deleted since the scheduler noted it.
+                exists = bool(named) and named in experiment.trials[trial_of(named)].checkpoints
                 return stage_resumed(
                     experiment,
                     experiment.trials[trial_id],
@@ -254,7 +259,7 @@ class SlotFiller:
                     reason=reason,
                     config=config,
                     source=source,
-                    checkpoint=named if is_there else CheckpointId(""),
+                    checkpoint=named if exists else CheckpointId(""),
                 )
             case Fork(source, config, reason):
                 return Stage(
@@ -274,7 +279,7 @@ class SlotFiller:
                 return None
 
     def nothing_resumes(self) -> NothingResumes:
-        """Return the error for a scheduler that leaves every slot free while nothing runs."""
+        """Return the error for a scheduler that starts and resumes nothing while nothing runs."""
         paused = [trial.id for trial in self._experiment.trials.values() if trial.status is TrialStatus.PAUSED]
         shown = ", ".join(paused[:_SHOWN]) + (", …" if len(paused) > _SHOWN else "")
         waiting = f"{len(paused)} trials are paused ({shown})" if paused else "no trial is paused"
@@ -283,23 +288,22 @@ class SlotFiller:
             f"resumes nothing: {self.waits_for or 'it starts new trials only'}; resume or abandon them"
         )
 
-    def _check(self, choice: object) -> None:
-        """Check that the scheduler's choice can be carried out.
+    def _check_choice(self, choice: object) -> None:
+        """Check that the scheduler's choice is valid.
 
         Raises:
-            ConfigurationError: it can't.
+            ConfigurationError: its type is wrong, it names a missing trial, or its reason is not text.
         """
         who = type(self._scheduler).__name__
         if not isinstance(choice, Start | Resume | Fork | Release | Wait):
-            raise ConfigurationError(
-                f"{who}.choose() returned {choice!r}; it may return Start, Resume, Fork, Release or Wait"
-            )
+            raise ConfigurationError(f"{who}.choose() returned {choice!r}; return Start, Resume, Fork, Release or Wait")
         named = [choice.trial] if isinstance(choice, Resume | Release) else []
         named += [choice.source] if isinstance(choice, Resume | Fork) and choice.source is not None else []
         for id_ in named:
             if id_ not in self._experiment.trials:
                 raise ConfigurationError(
-                    f"{who}.choose() returned {choice!r}; there is no trial {id_!r}, but {len(self._experiment.trials)}"
+                    f"{who}.choose() returned {choice!r}; there is no trial {id_!r}: the experiment has "
+                    f"{len(self._experiment.trials)} trials"
                 )
         if not isinstance(choice, Start) and not isinstance(choice.reason, str):
             raise ConfigurationError(f"{who}.choose() returned {choice!r}, whose reason is not text")
@@ -322,7 +326,7 @@ class SlotFiller:
     def suggestion(self) -> Stage | None:
         """Return the action that stages the searcher's next config.
 
-        Return None if it has no config now, or no more, or if it may not be asked.
+        Return None if the searcher needs time or has no more configs, or if ``max_trials`` are reached.
         """
         self.is_suggestion_due = False
         new = next_trial_id(self._experiment)
@@ -339,7 +343,7 @@ class SlotFiller:
         return Stage(trial=new, config=suggestion, by="searcher", suggested=True, timeout_s=self._timeout_s)
 
     def hear(self, event: Event) -> tuple[()]:
-        """In a replay, count what the searcher had suggested."""
+        """Count the searcher's suggestions in a replay."""
         if isinstance(event, TrialStaged) and event.attempt == 1 and event.suggested:
             self._suggested += 1
         return ()

@@ -381,7 +381,7 @@ def test_a_last_step_that_was_told_as_one_on_the_way_completes_the_trial(bench: 
     assert "has training_iteration=2 after 3" in tell(bench, asked.trial, 0.5, 2, ends=False).reason
     assert tell(bench, asked.trial, 0.5, 3).done
     assert (bench.trial(ONE).status, bench.trial(ONE).reports) == (TrialStatus.COMPLETED, 1)
-    assert tell(bench, asked.trial, 0.25).reason == "nothing more is told: trial 0001 is COMPLETED"
+    assert tell(bench, asked.trial, 0.25).reason == "no further result is accepted: trial 0001 is COMPLETED"
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_a_scheduler_stops_a_trial_on_the_way_and_who_tells_hears_of_it(tmp_path
     assert (bench.trial(TWO).status, bench.trial(TWO).attempt.stop.by) == (TrialStatus.EARLY_STOPPED, "scheduler")  # type: ignore[union-attr]
     refused = tell(bench, TWO, 0.05, 2, ends=False)
     assert not refused.done
-    assert "nothing more is told: trial 0002 is EARLY_STOPPED" in refused.reason
+    assert "no further result is accepted: trial 0002 is EARLY_STOPPED" in refused.reason
 
 
 def test_a_trial_that_is_paused_and_promoted_runs_outside_again(tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_trials_are_named_by_themselves_by_their_ids_or_by_a_config_and_are_told
 
         assert last_year[0] is last_year[1]
         assert [(trial.config["x"], trial.reports) for trial in tuner.get_trials()] == [(0.5, 2), (0.125, 1)]
-        with pytest.raises(InvalidTransition, match="nothing more is told: trial 0001 is COMPLETED"):
+        with pytest.raises(InvalidTransition, match="no further result is accepted: trial 0001 is COMPLETED"):
             tuner.tell(first, {"loss": 0.1})
         with pytest.raises(SpaceError, match="x"):
             tuner.tell({"x": 7}, {"loss": 0.1})
