@@ -133,7 +133,7 @@ def _space(given: Mapping[str, object] | Space | None, definition: Definition) -
 def _resources(described: Body) -> Resources:
     if BY_CONFIG in described:
         raise ConfigurationError(
-            f"the resources of trials come from the function {described[BY_CONFIG]}, which only your code has"
+            f"the resources of trials come from the function {described[BY_CONFIG]}, which exists in your code alone"
         )
     return Resources.decode(described)
 
@@ -177,8 +177,8 @@ def _explained(name: str, definition: Definition) -> Iterator[None]:
         raise
     except KeyError as error:
         raise ConfigurationError(
-            f"the definition of experiment {name!r}, by mqtune {definition.get('version', '?')}, lacks {error}; run "
-            f"its script instead"
+            f"the definition that mqtune {definition.get('version', '?')} wrote of experiment {name!r} lacks {error}; "
+            f"run its script instead"
         ) from None
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(

@@ -39,8 +39,8 @@ class ResourcesByConfig:
         self.name = str(getattr(function, "__name__", type(function).__name__))
         if isinstance(space, AnySpace):
             raise ConfigurationError(
-                f"resources={self.name}: a function of the config needs a space; give the space, or "
-                f"mqtune.Resources(gpus=…, cpus=…)"
+                f"resources={self.name}: without a space there is no config to call the function with; give a space, "
+                f"or mqtune.Resources(gpus=…, cpus=…)"
             )
         #: Number of seats of each trial. Experiments share a fleet in multiples of it.
         self._seats = 0

@@ -59,7 +59,7 @@ def _gpu_settings(asked: Resources, slots: int | None, cores: int) -> dict[str, 
     number = most // per_gpu * per_gpu if slots is None else slots
     if not asked.seats <= number <= most:
         unit = "trials at the same time" if asked.seats == 1 else "slots"
-        raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, enough for {most} such {unit}")
+        raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, which is room for {most} such {unit}")
     if number % per_gpu:
         raise ConfigurationError(
             f"Local(slots={number}) does not go with {per_gpu} trials on each GPU; give a multiple of {per_gpu}, and "

@@ -229,5 +229,5 @@ def test_a_driver_without_recovery_ends_when_its_journal_is_lost(tmp_path: Path)
     set_back(bench.server)
     bench.clock.now += KEEP_LOCK_S
 
-    with pytest.raises(JournalGone, match="nothing here restores it"):
+    with pytest.raises(JournalGone, match="has no service that can restore them"):
         bench.step()

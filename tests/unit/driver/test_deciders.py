@@ -205,8 +205,8 @@ def test_the_error_names_who_failed_on_what_and_the_corrected_code_goes_on(who: 
         (None, r"Confused.on_report\(\) returned None; it may return"),
         (Decision("stop"), r"it may return"),  # type: ignore[arg-type]
         (Decision(Action.STOP, 5), "whose reason is not text"),  # type: ignore[arg-type]
-        (Decision(Action.PAUSE, "", TrialId("0099")), "no such trial"),
-        (Decision(Action.ABANDON, ""), r"Confused.on_report\(\) wants trials to abandon, which only a user may"),
+        (Decision(Action.PAUSE, "", TrialId("0099")), "not a trial of the experiment"),
+        (Decision(Action.ABANDON, ""), r"Confused.on_report\(\) returned the action abandon, which is for users only"),
     ],
 )
 def test_a_decision_that_makes_no_sense_is_refused_before_it_is_journaled(decision: Any, message: str) -> None:

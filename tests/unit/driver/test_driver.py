@@ -363,14 +363,14 @@ def test_what_a_full_server_has_not_taken_is_published_when_there_is_room_and_no
     wait(2)
 
     assert queue.published == [refused]
-    assert "nobody has taken it" not in caplog.text
+    assert "no worker has taken it" not in caplog.text
     queue.waiting.remove(refused)
     bench.clock.now += UNCLAIMED_S - 1
     bench.step()
     assert queue.published == [refused]
     wait(1)
     assert queue.published == [refused, refused]
-    assert "nobody has taken it" in caplog.text
+    assert "no worker has taken it" in caplog.text
 
 
 @pytest.mark.parametrize(("takes_s", "gathered_s"), [(0.0, GATHER_S), (0.001, GATHER_S), (0.05, 0.5)])

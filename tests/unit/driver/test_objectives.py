@@ -264,7 +264,7 @@ def test_where_all_but_the_metric_is_unknown_constraints_are_refused() -> None:
 
 def test_a_name_that_no_report_has_is_a_mistake_as_soon_as_a_trial_has_completed(home: Path) -> None:
     with pytest.raises(
-        MetricMissing, match=r"no report has had a number for 'latenzy', .* to latenzy <= 10, and trial"
+        MetricMissing, match=r"no report has had a number for 'latenzy', .* bound latenzy <= 10, and trial"
     ):
         tuner_of(["loss", "latenzy <= 10"]).run()
     kept = mqtune.Failures(accept_no_report=True)

@@ -164,7 +164,7 @@ def test_without_a_space_nothing_is_known_of_the_configs() -> None:
 
 
 def test_slots_of_this_machine_can_not_have_different_numbers_of_gpus() -> None:
-    with pytest.raises(InsufficientResources, match=r"by by_width trials ask for .* all have the same number of GPUs"):
+    with pytest.raises(InsufficientResources, match=r"by_width returns .* all have the same number of GPUs"):
         _ = ResourcesByConfig(by_width, Space({"width": mqtune.choice([256, 1024])})).most_needed()
 
 
