@@ -99,7 +99,7 @@ class HyperBand(Halving[_Member]):
       completes anyway.
     - *A report that skips several rounds* counts in the present round, and the trial is paused. At *max_t* it completes
       in any round.
-    - *A late or repeated report* gets the decision in force.
+    - *A late or repeated report* changes nothing, and the trial's last decision is returned.
     - *A failed trial that is retried* goes for the same round. If it had a score, it is paused at its first report
       there, and keeps that score.
     - *A resume without a checkpoint*, or from an older one, is judged from its round's time on.
@@ -116,10 +116,11 @@ class HyperBand(Halving[_Member]):
         grace_period: the unit that R is counted in. No trial is paused earlier.
         reduction_factor: eta of the paper, above 1. One in this many continues, usually 3 or 4, fractions allowed.
         brackets: the number of different brackets, beginning with the one that stops most. By default all s_max + 1.
-        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
-        scope: the value that counts: "last", a report's own; "avg", the mean so far; "last-5-avg", with any number, the
-            mean of the last ones; "all", the best so far.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        stop_last_trials: whether a trial is ended as COMPLETED at *max_t*. If false, it runs until it ends by itself or
+            by a stop rule.
+        scope: which value of the metric counts: "last": the report's own; "avg": the mean of all values so far;
+            "last-N-avg" with a number N: the mean of the last N values; "all": the best value so far.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "hyperband"

@@ -63,7 +63,7 @@ class MedianStopping(TimedScheduler["_RunningAverage"]):
       with no other values counts as infinitely bad. A missing constrained metric violates nothing.
     - *A report without the metric*, or with None, has no value, and the next one with it reaches the milestone.
     - *A report that skips milestones* reaches the highest, and none of those below.
-    - *A late or repeated report* gets the decision in force.
+    - *A late or repeated report* changes nothing, and the trial's last decision is returned.
     - *A trial that fails, or is paused by hand, and runs again* keeps its average and its best. Reports of the new
       attempt at times reached before are ignored.
 
@@ -78,7 +78,7 @@ class MedianStopping(TimedScheduler["_RunningAverage"]):
         min_run_s: the seconds that a trial must have run before it can stop.
         against: "averages", the others' running averages, or "completed", the values of COMPLETED trials.
         min_completed: the number of trials that must have completed before one can stop.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "median_stopping"

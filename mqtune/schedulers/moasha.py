@@ -30,8 +30,9 @@ class MOASHA(ASHA):
     **Rungs and brackets** are those of ``ASHA``.
 
     **The rule.** A trial enters a rung with all metrics of the first report whose time has reached the rung. Of the n
-    trials that have entered, itself included, it continues if it is among the best ``max(1, floor(n /
-    reduction_factor))``, else it stops. Earlier trials are not judged again. At *max_t* every trial completes.
+    trials that have entered, itself included, it continues if it is among the best
+    ``max(1, floor(n / reduction_factor))``, else it stops. Earlier trials are not judged again. At *max_t* every trial
+    completes.
 
     **The best.** A trial dominates another if it is nowhere worse and somewhere better. Trials that no other dominates
     come first, then those that only these dominate, and so on: non-dominated sorting. From the first group that does
@@ -56,11 +57,12 @@ class MOASHA(ASHA):
     Args:
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung. No trial stops earlier.
-        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
-        brackets: the number of brackets, at most one for each rung. 1 stops most.
-        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
+        reduction_factor: one in this many trials of a rung continues. Above 1, usually 3 or 4; fractions are allowed.
+        brackets: number of brackets, at most the number of rungs. With 1, most trials are stopped early.
+        stop_last_trials: whether a trial is ended as COMPLETED at *max_t*. If false, it runs until it ends by itself or
+            by a stop rule.
         scope: the value of each metric that counts, as in ``ASHA``.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "moasha"

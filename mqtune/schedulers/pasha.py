@@ -53,9 +53,9 @@ class PASHA(PromotionASHA):
     Args:
         max_t: the time at which a trial completes, if any comes so far.
         grace_period: the time of the lowest rung.
-        reduction_factor: above 1. One in this many is promoted, usually 3 or 4, fractions allowed.
-        time_attr: the reports' key of the time, which never goes down within an attempt. For epsilon trials need common
-            times, such as epochs.
+        reduction_factor: one in this many trials of a rung is promoted. Above 1, usually 3 or 4; fractions are allowed.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt. For epsilon trials
+            need common times, such as epochs.
     """
 
     kind = "pasha"

@@ -65,7 +65,7 @@ class PBT(TimedScheduler[Member]):
     - *NaN* is worse than every number; of several, the one queued earlier is better. Infinities are numbers.
     - *Outcome constraints*: as in ``ASHA``. A trial whose score violates one is not copied.
     - *A report without the metric*, or with None, reaches no milestone; the next one with it does.
-    - *A late or repeated report* gets the decision in force.
+    - *A late or repeated report* changes nothing, and the trial's last decision is returned.
     - *A trial that fails, ends or is abandoned* leaves the population. A retried trial keeps its score, and continues
       to its next milestone. Times that it has passed are ignored.
     - *A trial that begins later*, in place of an ended one, copies older ones but is not copied by them.
@@ -92,7 +92,7 @@ class PBT(TimedScheduler[Member]):
         seed: the same seed gives the same decisions.
         population_size: the number of trials that share the slots, at least 2.
         synchronous: whether the population proceeds in generations. It needs *population_size*.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "pbt"

@@ -133,7 +133,7 @@ class PBTReplay(TimedScheduler[_ReplayedTrial]):
 
     - *The metric*, and NaN, don't matter.
     - *A report that skips steps* leads to the highest that it has reached.
-    - *A late or repeated report* changes nothing and gets the decision in force.
+    - *A late or repeated report* changes nothing, and the trial's last decision is returned.
     - *A trial that fails* and is retried keeps its config.
     - *A trial without a checkpoint* at a step is stopped early, with that reason.
     - *By hand*: a trial that a person pauses is left alone until it is resumed. A trial that a person starts with

@@ -38,8 +38,8 @@ class RUSH(ASHA):
         max_t: the time at which a trial completes.
         candidates: the number of first trials with known configs.
         grace_period: the time of the lowest rung. No trial stops earlier.
-        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        reduction_factor: one in this many trials of a rung continues. Above 1, usually 3 or 4; fractions are allowed.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "rush"

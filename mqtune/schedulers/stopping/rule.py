@@ -83,7 +83,7 @@ class StopRule(Decider):
         """
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Learn that *trial* has reached a terminal status."""
+        """Note that *trial* has reached a terminal status."""
 
     def __or__(self, other: object) -> StopRule:
         return AnyRule(self, other)

@@ -229,7 +229,7 @@ def test_a_decision_that_makes_no_sense_is_refused_before_it_is_journaled(decisi
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (None, "may return Start"),
+        (None, "return Start, Resume"),
         (Resume(TrialId("0099")), "there is no trial '0099'"),
         (Wait(7), "whose reason is not text"),  # type: ignore[arg-type]
     ],

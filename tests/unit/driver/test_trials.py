@@ -315,7 +315,7 @@ def test_output_on_another_machine_is_asked_of_its_worker(bench: Bench, caplog: 
 
     bench.backend.printed = None
     assert bench.hand.trial(ONE).stdout() == ["the end"]
-    assert "only the end is known: worker w@a is not connected" in caplog.text
+    assert "only the end of its output can be read: worker w@a is not connected" in caplog.text
 
 
 @pytest.mark.parametrize(
