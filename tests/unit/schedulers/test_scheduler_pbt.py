@@ -203,7 +203,7 @@ def test_a_policy_needs_a_trial_and_its_checkpoints() -> None:
     with pytest.raises(ConfigurationError, match="the journal has no trial 'z'; there are a, b"):
         policy_of(JOURNAL, "z")
     with pytest.raises(
-        ConfigurationError, match="attempt 2 of trial c went on from checkpoint 'gone', which the journal lacks"
+        ConfigurationError, match="attempt 2 of trial c began from checkpoint 'gone', which the journal lacks"
     ):
         policy_of([staged("c", 1, {}), staged("c", 2, {}, "gone")], "c")
 
