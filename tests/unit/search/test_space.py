@@ -597,6 +597,6 @@ def test_a_small_space_counts_what_its_constraint_allows() -> None:
 
 def test_a_constraint_stands_in_a_definition_by_its_name(limited: Space) -> None:
     assert limited.describe() == {**Space(NET).describe(), "/constraint": {"function": "fits"}}
-    with pytest.raises(SpaceError, match="the space's constraint fits stands in your code alone"):
+    with pytest.raises(SpaceError, match="the space's constraint fits exists in your code alone"):
         space_of(limited.describe())
     assert space_of(limited.describe(), any_unknown=True).values({"lr": 0.5}) == {"lr": 0.5}
