@@ -1,4 +1,4 @@
-"""How trials end early: by the scheduler, a user, a limit or the first failure."""
+"""Tests of early ends: by the scheduler, a user, a limit or the first failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDING_CALLS: Final = [
 
 
 def at_report(number: int, action: Action) -> Rule:
-    """Return a scheduler that takes this decision at that report of each attempt."""
+    """Return a scheduler that decides *action* at the *number*-th report of each attempt."""
 
     def decide(_: Trial, report: Report) -> Decision:
         return Decision(action, f"has reported {number} times") if report.sequence == number else CONTINUE
@@ -128,7 +128,7 @@ class EndingContract(TunerTests):
         assert other.status is TrialStatus.QUEUED
 
     def test_reports_after_a_decision_are_kept_and_hidden(self, tune: Tune) -> None:
-        # Five trials, as a single one may not run again before the decision arrives.
+        # With only one trial, there may be no late report: the decision may come before its process runs again.
         tuner = tune(*[played(3000, every_s=0)] * 5, scheduler=at_report(3, Action.STOP), saves=False)
         shown = [(report.trial, report.sequence) for report in tuner.new_reports()]
         while not tuner.is_finished:

@@ -1,4 +1,4 @@
-"""Trials and slots as users see them, and the records of attempts."""
+"""Tests of the information about trials, slots and attempts that users get."""
 
 from __future__ import annotations
 

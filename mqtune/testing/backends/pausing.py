@@ -1,4 +1,4 @@
-"""How trials are paused, resumed, restarted and saved."""
+"""Tests of pausing, resuming, restarting and saving trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How trials start: suggested, added, from another trial's checkpoint, or retried."""
+"""Tests of starts: of suggested, added, retried and copied trials."""
 
 from __future__ import annotations
 
