@@ -124,7 +124,7 @@ def test_a_whole_experiment_runs_counts_under_its_quotas_and_those_of_all_and_no
     tuner.close()
 
     assert (first.status, second.status) == (TrialStatus.ABANDONED, TrialStatus.EARLY_STOPPED)
-    assert not [record for record in caplog.records if "only the end is known" in record.message]
+    assert not [record for record in caplog.records if "only the end of its output can be read" in record.message]
     assert crew.accounts.refused() == []
 
 

@@ -255,7 +255,7 @@ def test_a_constraint_alone_is_nothing_to_optimise(alone: Any) -> None:
 
 def test_where_all_but_the_metric_is_unknown_constraints_are_refused() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"Repeater: OptunaSearcher learns of the mean .* latency <= 10; leave"
+        ConfigurationError, match=r"Repeater: OptunaSearcher learns only the mean .* latency <= 10; leave"
     ):
         tuner_of(space={**SPACE, "seed": mqtune.choice([1, 2])}, searcher=mqtune.Repeater("seed", OptunaSearcher()))
     with pytest.raises(ConfigurationError, match=r"WarmStart: .* whether they keep to latency <= 10; leave"):

@@ -208,7 +208,7 @@ def test_no_trial_goes_on_by_a_request_that_comes_with_the_end(driven: Bench, ac
             "ask with the config first",
         ),
         ({"action": "tell", "trial": "0009", "metrics": {"loss": 0.5}}, "there is no trial '0009'"),
-        ({"action": "tell", "trial": ONE, "metrics": {"loss": 0.5}}, "trial 0001 is one that workers run"),
+        ({"action": "tell", "trial": ONE, "metrics": {"loss": 0.5}}, "trial 0001 runs on a worker"),
     ],
 )
 def test_an_invalid_request_is_refused_and_does_nothing(driven: Bench, asked: dict[str, Any], reason: str) -> None:
