@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -92,8 +92,8 @@ class CheckpointGC:
     again before that.
 
     A checkpoint is *named* while something may start from it: a trial that may continue, an attempt that began with it,
-    or a decided restart. Named checkpoints are never dropped. The best trial's checkpoints are not dropped either,
-    unless the user chose ``delete="all"``.
+    or a decided restart. Named checkpoints are never dropped. The checkpoints of the best trial, or of the best
+    ``keep_trials`` trials, are not dropped either, unless the user chose ``delete="all"``.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class CheckpointGC:
         #: Whether the user's loop may later start from trials that have completed or were stopped.
         self._keeps_dicts = keeps_dicts
         self._spares_best = options.delete != "all"
+        self._keep_trials = options.keep_trials
         self._references = References()
         #: Ended trials that keep their checkpoints because they are the best, or were it until recently.
         self._spared: dict[TrialId, None] = {}
@@ -188,7 +189,8 @@ class CheckpointGC:
         return self._settle(now_s) if is_due or self.is_unsettled else ()
 
     def _settle(self, now_s: float) -> Iterator[Drop]:
-        over = [id_ for id_ in self._spared if id_ not in self._experiment.leaders]
+        best = self._best_of_spared()
+        over = [id_ for id_ in self._spared if id_ not in best]
         for id_ in over:
             del self._spared[id_]
         yield from self._unneeded(over)
@@ -267,14 +269,32 @@ class CheckpointGC:
         if not trial.status.is_terminal:
             return unneeded
         over = set(unneeded)
-        if trial.id in self._experiment.leaders and self._spares_best:
-            self._spared[trial.id] = None
-        else:
+        if not self._is_spared(trial):
             loses_all = trial.status in self._lose_all
             # A dict in Redis serves to continue its trial, and not as an archive.
             keeps = self._keeps_dicts and trial.status in _DONE
             over |= {id_ for id_ in trial.checkpoints if loses_all or (is_in_memory(id_) and not keeps)}
         return [id_ for id_ in trial.checkpoints if id_ in over and id_ not in self._references]
+
+    def _is_spared(self, trial: Trial) -> bool:
+        """Return whether an ended trial keeps its checkpoints because it is one of the best.
+
+        Note it if so.
+        """
+        if not self._spares_best:
+            return False
+        has_value = not (trial.is_abandoned or math.isnan(trial.best_value))
+        if trial.id in self._experiment.leaders or (self._keep_trials > 1 and has_value):
+            self._spared[trial.id] = None
+        return trial.id in self._best_of_spared()
+
+    def _best_of_spared(self) -> Container[TrialId]:
+        """Return the leaders and, up to ``keep_trials`` in all, the best of the other noted trials."""
+        experiment, leaders = self._experiment, self._experiment.leaders
+        others = [experiment.trials[id_] for id_ in self._spared if id_ not in leaders]
+        sign = 1 if experiment.mode == "min" else -1
+        others.sort(key=lambda trial: (not experiment.is_feasible(trial), sign * trial.best_value))
+        return {*leaders, *(trial.id for trial in others[: max(0, self._keep_trials - len(leaders))])}
 
     def find_orphans(self, journal: Journal) -> list[Drop]:
         """Return drops of orphans: dict checkpoints in Redis that no event has, and none will have.

@@ -22,7 +22,7 @@ class Intake:
     The driver's own events are left out, because it has applied them. In a replay, each event of an earlier driver
     comes directly after its cursor.
 
-    A report *counts* if it came before any decision on its trial.
+    A report *counts* unless a decision on its attempt came before it.
 
     Args:
         experiment: the fold, which gets each report.

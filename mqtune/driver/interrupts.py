@@ -134,11 +134,11 @@ class Interrupts:
 
     def _say_stopping(self) -> None:
         # Not print(): the signal may have interrupted one.
-        _say(f"\n{_SAID}\n".encode())
+        _write_stderr(f"\n{_SAID}\n".encode())
         self.said = _SAID if os.isatty(_STDERR) else ""
 
 
-def _say(message: bytes) -> None:
+def _write_stderr(message: bytes) -> None:
     """Write to standard error without blocking.
 
     Write nothing if it is closed or its reader is stuck.
@@ -178,7 +178,7 @@ class _Watch:
         signals.register(self._read, select.POLLIN)
         while len(numbers) < 2:  # noqa: PLR2004 - the second signal
             if not signals.poll(ORDERLY_S * 1_000 if numbers else None):
-                _say(_TOO_LONG)
+                _write_stderr(_TOO_LONG)
                 os.kill(os.getpid(), numbers[0])
                 continue
             received = os.read(self._read, 64)

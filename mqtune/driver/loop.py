@@ -115,7 +115,7 @@ class Loop:
     def next_report(self, block_s: float) -> Report | None:
         """Run a round as far as the next report that counts, and return that report.
 
-        Return None when the round has ended. Until the next call, actions have the returned report as their cursor.
+        Return None when the round has ended. Until the next call, actions are journaled as made on the returned report.
 
         Raises:
             as ``step``.

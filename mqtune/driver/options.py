@@ -69,6 +69,8 @@ class _Option(NamedTuple):
     may_change: bool = False
     #: Whether older definitions lack the option, because it is newer. Then its default counts.
     is_later: bool = False
+    #: Whether every definition lacks the option while it has its default.
+    is_rare: bool = False
     #: Converts a value for the definition.
     keep: _Keep | None = None
 
@@ -85,10 +87,11 @@ def option(
     key: str | None = "",
     may_change: bool = False,
     is_later: bool = False,
+    is_rare: bool = False,
     keep: _Keep | None = None,
 ) -> T:
     """Return the dataclass field of an option. ``_Option`` explains the parameters."""
-    return field(default=default, metadata={"option": _Option(check, key, may_change, is_later, keep)})
+    return field(default=default, metadata={"option": _Option(check, key, may_change, is_later, is_rare, keep)})
 
 
 def _options(group: object) -> Iterator[tuple[Field[Any], _Option, str]]:
@@ -208,8 +211,12 @@ class Checkpoints(Checked):
             metrics, no checkpoint is the best by default.
         mode: "min" or "max" of *score*. Give both or neither.
         delete: which trials lose all their checkpoints at their end. False: none. "stopped": trials that were stopped
-            early, failed or abandoned. True: completed trials too, except the best one. "all": even the best one. A
-            checkpoint from which another trial may still start is kept until that trial has started.
+            early, failed or abandoned. True: completed trials too. In these two cases the best trial keeps its
+            checkpoints. "all": every trial, even the best. A checkpoint from which another trial may still start is
+            kept until that trial has started.
+        keep_trials: number of best trials that keep their checkpoints in spite of *delete*, at least 1. Trials count
+            from their ends on. More than 1 needs an experiment with one metric, and ``delete="stopped"`` or
+            ``delete=True``.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -222,10 +229,17 @@ class Checkpoints(Checked):
     score: str = option("", key="retention.score", may_change=True)
     mode: Literal["min", "max", ""] = option("", key="retention.mode", may_change=True)
     delete: Deletes = option(False, _one_of(False, "stopped", True, "all"), key="delete_checkpoints", may_change=True)
+    keep_trials: int = option(1, key="keep_checkpoints_of", may_change=True, is_rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.retention
+        whole_number("Checkpoints", "keep_trials", self.keep_trials, 1)
+        if self.keep_trials > 1 and self.delete in (False, "all"):
+            raise ConfigurationError(
+                f"Checkpoints(keep_trials={self.keep_trials}, delete={self.delete!r}): keep_trials above 1 needs "
+                f"delete='stopped' or delete=True, which spare the best trials"
+            )
 
     @property
     def retention(self) -> Retention:
@@ -370,6 +384,8 @@ def kept_options(group: object) -> Definition:
         if "group" in attribute.metadata:
             definition |= kept_options(value)
             continue
+        if option.is_rare and value == attribute.default:
+            continue
         outer, _, inner = key.partition(".")
         plain = value if option.keep is None or value is None else option.keep(value)
         if inner:
@@ -389,7 +405,7 @@ def rebuilt(group: type[T], definition: Definition) -> T:
     arguments = {}
     for attribute, option, key in _options(group):
         outer, _, inner = key.partition(".")
-        if outer in definition or not option.is_later:
+        if outer in definition or not (option.is_later or option.is_rare):
             arguments[attribute.name] = definition[outer][inner] if inner else definition[outer]
     return group(**arguments)
 

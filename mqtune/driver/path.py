@@ -103,7 +103,7 @@ class EventPath:
             InvalidTransition: the trial's status doesn't allow the action, or the trial's end is already decided.
             ConfigurationError: a config is too large, or can't be sent.
         """
-        events = self._write(action)
+        events = self._journal_action(action)
         for event in events:
             self.apply(event)
         match action:
@@ -155,7 +155,7 @@ class EventPath:
         for restored in self._ledger.take_restored():
             self._callbacks.tell("on_restore", restored.entries, restored.missing)
 
-    def _write(self, action: DriverAction) -> list[Event]:
+    def _journal_action(self, action: DriverAction) -> list[Event]:
         """Journal an action and return the new events. A lost journal is restored first."""
         ledger = self._ledger
         at, cursor = self._clock.time(), self._intake.cursor

@@ -335,34 +335,38 @@ class Requests:
         if request.action in _DECISIONS:
             action = _DECISIONS[request.action]
             return Decide(
-                trial=self._trial(request.trial), action=action, by="user", reason=_reason(request), request=request.id
+                trial=self._find_trial(request.trial),
+                action=action,
+                by="user",
+                reason=_reason(request),
+                request=request.id,
             )
         match request.action:
             case "save":
-                return Save(self._trial(request.trial), request.id)
+                return Save(self._find_trial(request.trial), request.id)
             case "resume":
-                return self._resume(request, brought)
+                return self._plan_resume(request, brought)
             case "restart":
-                return self._restart(request, brought)
+                return self._plan_restart(request, brought)
             case "add":
-                return self._add(request, brought)
+                return self._plan_add(request, brought)
             case "ask":
-                return self._ask(request)
+                return self._plan_ask(request)
             case "tell":
-                return self._tell(request)
+                return self._plan_tell(request)
             case "label":
-                trial = self._trial(request.trial) if request.trial else None
+                trial = self._find_trial(request.trial) if request.trial else None
                 return Label(trial, (trial or self._experiment).labels.after(request.arguments))
             case _:
-                return self._setting(request)
+                return self._check_setting(request)
 
     def _check_open(self) -> None:
         """Raise if a request ends the experiment, so that nothing may start any more."""
         if self.ending is not None:
             raise ConfigurationError(f"nothing is started any more: the experiment ends ({self.ending.reason})")
 
-    def _resume(self, request: Requested, brought: CheckpointId) -> Stage:
-        trial = self._trial(request.trial)
+    def _plan_resume(self, request: Requested, brought: CheckpointId) -> Stage:
+        trial = self._find_trial(request.trial)
         self._check_open()
         check_paused(trial)
         changes = _argument(request, "config", dict)
@@ -373,7 +377,7 @@ class Requests:
             restart = Restart(wanted or trial.config, *origin, by="user", reason=_reason(request))
             return restage(trial, restart, request=request.id)
         if request.arguments.get("checkpoint") is not None:
-            source, checkpoint = self._origin(request, trial)
+            source, checkpoint = self._find_origin(request, trial)
         return stage_resumed(
             self._experiment,
             trial,
@@ -385,20 +389,20 @@ class Requests:
             request=request.id,
         )
 
-    def _restart(self, request: Requested, brought: CheckpointId) -> Stage | Decide:
-        trial, reason = self._trial(request.trial), _reason(request)
+    def _plan_restart(self, request: Requested, brought: CheckpointId) -> Stage | Decide:
+        trial, reason = self._find_trial(request.trial), _reason(request)
         self._check_open()
         changes: Config = _argument(request, "config", dict) or {}
         wanted = self._space.changed(trial.config, changes, random.Random(0))
         has_ended = trial.attempt.end is not None
         trial.check(TrialStatus.QUEUED) if has_ended else check_decision(trial, Action.PAUSE)
-        source, checkpoint = (None, brought) if brought else self._origin(request, trial)
+        source, checkpoint = (None, brought) if brought else self._find_origin(request, trial)
         restart = Restart(wanted, checkpoint, source, by="user", reason=reason)
         if has_ended:
             return restage(trial, restart, request=request.id)
         return Decide(trial=trial, action=Action.PAUSE, by="user", reason=reason, restart=restart, request=request.id)
 
-    def _add(self, request: Requested, brought: CheckpointId) -> Addition | AnswerRequest:
+    def _plan_add(self, request: Requested, brought: CheckpointId) -> Addition | AnswerRequest:
         key = _argument(request, "key", str) or ""
         if key in self._experiment.keys:
             return AnswerRequest(request.id, is_done=True, trial=self._experiment.keys[key])
@@ -406,7 +410,7 @@ class Requests:
         config = _argument(request, "config", dict)
         if config is None:
             raise ConfigurationError("add lacks a config")
-        source, checkpoint = (None, brought) if brought else self._origin(request, None)
+        source, checkpoint = (None, brought) if brought else self._find_origin(request, None)
         tags = _argument(request, "tags", list)
         return Addition(
             # Every driver samples the same missing values.
@@ -419,7 +423,7 @@ class Requests:
             key=key,
         )
 
-    def _ask(self, request: Requested) -> Stage | AnswerRequest | None:
+    def _plan_ask(self, request: Requested) -> Stage | AnswerRequest | None:
         key = _argument(request, "key", str) or ""
         if key in self._experiment.keys:
             return AnswerRequest(request.id, is_done=True, trial=self._experiment.keys[key])
@@ -441,7 +445,7 @@ class Requests:
             raise ConfigurationError(f"there is no config to ask for: {self._slots.why_none}; give one of your own")
         return replace(stage, timeout_s=timeout_s, labels=labels, request=request.id, key=key, outside=True)
 
-    def _tell(self, request: Requested) -> Tell | Decide | AnswerRequest | None:
+    def _plan_tell(self, request: Requested) -> Tell | Decide | AnswerRequest | None:
         metrics = check_told(request.arguments.get("metrics"), self._experiment, self._time_attr)
         ends = _argument(request, "ends", bool) is not False
         if request.trial and (others := sorted(request.arguments.keys() & {"config", "tags", "notes", "key"})):
@@ -452,8 +456,8 @@ class Requests:
         if self._slots.journal_room.is_full:
             return None
         if not known:
-            return self._tell_new(request, metrics, ends=ends)
-        trial = self._trial(known)
+            return self._plan_tell_new(request, metrics, ends=ends)
+        trial = self._find_trial(known)
         if not trial.outside:
             raise ConfigurationError(
                 f"trial {trial.id} runs on a worker, which reports its results; use tell only for trials that ask has "
@@ -472,7 +476,7 @@ class Requests:
             return Decide(trial=trial, action=Action.COMPLETE, by="user", reason=reason, request=request.id)
         return AnswerRequest(request.id, is_done=True, trial=trial.id)
 
-    def _tell_new(self, request: Requested, metrics: Metrics, *, ends: bool) -> Tell:
+    def _plan_tell_new(self, request: Requested, metrics: Metrics, *, ends: bool) -> Tell:
         config = _argument(request, "config", dict)
         if config is None:
             raise ConfigurationError("tell lacks both a trial and a config")
@@ -487,7 +491,7 @@ class Requests:
         stage = replace(stage, timeout_s=None, labels=labels, key=key, outside=True)
         return Tell(trial=stage.trial, metrics=metrics, ends=True, stage=stage, request=request.id)
 
-    def _setting(self, request: Requested) -> AnswerRequest:
+    def _check_setting(self, request: Requested) -> AnswerRequest:
         if request.action == "end":
             _argument(request, "now", bool)
             _reason(request)
@@ -501,7 +505,7 @@ class Requests:
             self._changed(request.arguments)
         return AnswerRequest(request.id, is_done=True)
 
-    def _origin(self, request: Requested, trial: Trial | None) -> tuple[TrialId | None, CheckpointId]:
+    def _find_origin(self, request: Requested, trial: Trial | None) -> tuple[TrialId | None, CheckpointId]:
         """Return the trial and the checkpoint from which a request's trial starts.
 
         The first value is None if the checkpoint is the trial's own. Without a checkpoint, the values are None and an
@@ -517,7 +521,7 @@ class Requests:
             and not attempt_and_number(CheckpointId(checkpoint))[1]
         ):
             raise ConfigurationError(f"checkpoint={checkpoint!r} is neither 'newest' nor 'best' nor a checkpoint's id")
-        origin = self._trial(source).id if source else None
+        origin = self._find_trial(source).id if source else None
         if origin is None and trial is not None and checkpoint in ("newest", "best"):
             origin = trial.id
         chosen = choose_checkpoint(self._experiment, origin, checkpoint or "newest")
@@ -527,7 +531,7 @@ class Requests:
         origin = origin or trial_of(chosen)
         return (None if trial is not None and origin == trial.id else origin), chosen
 
-    def _trial(self, trial: str) -> Trial:
+    def _find_trial(self, trial: str) -> Trial:
         known = self._experiment.trials.get(TrialId(trial))
         if known is None:
             raise ConfigurationError(

@@ -103,7 +103,10 @@ class Screening:
         return None
 
     def forget(self, trial: Trial) -> None:
-        """Forget an ended trial. If it has completed without a constrained metric, set ``missing``."""
+        """Forget an ended trial.
+
+        If it completed without a constrained metric, set the error ``missing``.
+        """
         is_sign = trial.status is TrialStatus.COMPLETED and trial.reports and not trial.outside
         if self._unseen_constrained and is_sign and self.missing is None:
             (constraint, *_) = [

@@ -154,13 +154,19 @@ class Settings(Checked):
         if self.warm_start is not None:
             self.warm_start.check_objective(self.objective)
         self._check_searcher()
+        if self.checkpoints.keep_trials > 1 and not (self.metric and self.objective.is_single):
+            raise ConfigurationError(
+                f"Checkpoints(keep_trials={self.checkpoints.keep_trials}) ranks trials by one metric, and this "
+                f"experiment has metric={self.metric!r}; leave keep_trials out: with several metrics, "
+                f"the Pareto front keeps its checkpoints"
+            )
         self.scheduler.check_space(self.space)
         if self.metric or not self.is_open:
             self._bind(self.scheduler)
         if self.stop is not None:
             self._bind(self.stop)
         if self.max_trials is None:
-            object.__setattr__(self, "max_trials", self._default_number())
+            object.__setattr__(self, "max_trials", self._default_max_trials())
 
     @classmethod
     def of(
@@ -431,7 +437,7 @@ class Settings(Checked):
         except ConfigurationError as error:
             return str(error)
 
-    def _default_number(self) -> int | None:
+    def _default_max_trials(self) -> int | None:
         """Return the default number of trials. None: as many as the searcher has configs."""
         searcher = self._given_or_default
         if searcher is None or self._is_searched_by_default:

@@ -184,7 +184,7 @@ class Halving(TimedScheduler[P]):
 
 
 class Bracket:
-    """The rungs of one bracket. Its trials enter no rung below number *lowest*."""
+    """The rungs of one bracket. Its trials begin at the rung with index *lowest*."""
 
     __slots__ = ("lowest", "part", "rungs", "trials")
 

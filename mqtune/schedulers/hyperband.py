@@ -185,7 +185,7 @@ class HyperBand(Halving[_Member]):
             self._chosen.discard(trial.id)
             member.place = _Place.UNDER_WAY
         elif member.place is not _Place.UNDER_WAY:
-            self._leave(trial.id, member)
+            self._leave_bracket(trial.id, member)
         member.next_level = self._max_t if member.place is _Place.LEFT_ALONE else bracket.level
 
     def on_trial_pause(self, trial: Trial) -> None:
@@ -193,11 +193,11 @@ class HyperBand(Halving[_Member]):
         if member is None or member.place is not _Place.UNDER_WAY:
             return
         if member.rank is None:
-            self._leave(trial.id, member)
+            self._leave_bracket(trial.id, member)
             return
         member.place = _Place.WAITING
         member.bracket.paused[trial.id] = member.rank
-        self._count_off(member.bracket)
+        self._count_arrival(member.bracket)
 
     def choose(self, *, can_start: bool) -> Choice:
         """Return a release, else the resume of a trial for its next round, else a start."""
@@ -214,7 +214,7 @@ class HyperBand(Halving[_Member]):
     def on_trial_end(self, trial: Trial) -> None:
         member = self._progress.pop(trial.id, None)
         if member is not None:
-            self._take_out(trial.id, member)
+            self._remove_from_round(trial.id, member)
 
     def _enrol(self, trial: Trial) -> _Member:
         bracket = self._open
@@ -234,7 +234,7 @@ class HyperBand(Halving[_Member]):
         if progress.time >= self._max_t:
             progress.next_level = math.inf
             if not self._stop_last_trials:
-                self._leave(trial.id, progress)
+                self._leave_bracket(trial.id, progress)
             return self._at_max_t
         if progress.rank is None:
             progress.rank = self._rank_of(report, progress.order)
@@ -253,7 +253,7 @@ class HyperBand(Halving[_Member]):
         """Return whether a bracket that is not full can end its round if no new trial can start."""
         return bracket.is_filling and bracket.missing == 0 and bool(bracket.paused)
 
-    def _count_off(self, bracket: _Bracket) -> None:
+    def _count_arrival(self, bracket: _Bracket) -> None:
         bracket.missing -= 1
         if bracket.missing == 0 and not bracket.is_filling:
             self._close_round(bracket)
@@ -280,20 +280,20 @@ class HyperBand(Halving[_Member]):
             member.place, member.reason = (_Place.CHOSEN, chosen) if is_chosen else (_Place.OUT, out)
             (self._chosen if is_chosen else self._out).add(trial, (bracket.number, position))
 
-    def _leave(self, trial: TrialId, member: _Member) -> None:
-        self._take_out(trial, member)
+    def _leave_bracket(self, trial: TrialId, member: _Member) -> None:
+        self._remove_from_round(trial, member)
         member.place = _Place.LEFT_ALONE
         member.rank = None
 
-    def _take_out(self, trial: TrialId, member: _Member) -> None:
+    def _remove_from_round(self, trial: TrialId, member: _Member) -> None:
         match member.place:
             case _Place.UNDER_WAY:
-                self._count_off(member.bracket)
+                self._count_arrival(member.bracket)
             case _Place.WAITING:
                 del member.bracket.paused[trial]
             case _Place.CHOSEN:
                 self._chosen.discard(trial)
-                self._count_off(member.bracket)
+                self._count_arrival(member.bracket)
             case _Place.OUT:
                 self._out.discard(trial)
 

@@ -153,9 +153,9 @@ class MedianStopping(TimedScheduler["_RunningAverage"]):
         return Decision(Action.STOP, f"{comparison}, the {which} of {whose} {count} others{done} at {progress.time}")
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget the progress of *trial*. Its averages still count.
+        """Forget the progress of *trial*. Later trials are still compared with its averages.
 
-        If it completed, its values count from now on.
+        If it completed, later trials are also compared with its values.
         """
         progress = self._progress.get(trial.id)
         if trial.status is TrialStatus.COMPLETED:

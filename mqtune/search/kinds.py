@@ -25,7 +25,7 @@ class Domain(ABC):
 
     @abstractmethod
     def at(self, share: float) -> object:
-        """Return the quantile *share*: that share of all samples, from 0 to 1, is lower."""
+        """Return the value below which a share of all samples lies; *share* is from 0 to 1."""
 
     def share(self, value: object) -> float:
         """Return the share of samples, from 0 to 1, that are lower than *value*.
@@ -143,8 +143,8 @@ class ReverseInterval(Interval):
 class Multiples(Domain):
     """The multiples of q from low to high: ints if ``whole``, else floats.
 
-    q counts as the decimal number that it is written as, so 3 * 0.1 is 0.3. Without ``log``, each multiple is equally
-    likely. With ``log``, k * q has the probability of the log-uniform range from (k - 1/2) * q to (k + 1/2) * q.
+    q is taken as an exact decimal number, so 3 * 0.1 is 0.3. Without ``log``, each multiple is equally likely. With
+    ``log``, k * q has the probability of the log-uniform range from (k - 1/2) * q to (k + 1/2) * q.
     """
 
     name: str
@@ -264,7 +264,7 @@ class Normal(Domain):
 class RoundedNormal(Normal):
     """Floats from a normal distribution, each rounded to the nearest multiple of q.
 
-    q counts as the decimal number that it is written as.
+    q is taken as an exact decimal number, so 3 * 0.1 is 0.3.
     """
 
     q: float

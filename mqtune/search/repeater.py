@@ -128,7 +128,7 @@ class Repeater(Searcher):
         Raises:
             SpaceError: the space lacks the entry, or its values can't be counted.
         """
-        self._use(space)
+        self._set_space(space)
         if self._given is not None:
             self._given.check_space(self._rest)
 
@@ -151,7 +151,7 @@ class Repeater(Searcher):
         Raises:
             ConfigurationError: this searcher belongs to another experiment.
         """
-        self._use(space)
+        self._set_space(space)
         if not self._is_bound:
             self._is_bound, self._metric = True, metric
             self._searcher = self._given if self._given is not None else RandomSearcher(self._rest, seed)
@@ -180,7 +180,7 @@ class Repeater(Searcher):
             )
         return list(domain.values())
 
-    def _use(self, space: Space) -> None:
+    def _set_space(self, space: Space) -> None:
         if self._used is None:
             self._values, self._rest, self._used = self._values_in(space), self.rest(space), space
             self._space = space
@@ -192,7 +192,7 @@ class Repeater(Searcher):
         return self._given is not None and self._given.can_learn
 
     def learn(self, trial: PastTrial) -> None:
-        self._searcher.learn(trial._replace(config=self._base(trial.config)))
+        self._searcher.learn(trial._replace(config=self._with_first_value(trial.config)))
 
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return the next repetition of the current config, or the first repetition of a new one."""
@@ -203,27 +203,27 @@ class Repeater(Searcher):
                 config = self._searcher.suggest(trial)
                 if config is None or config is WAIT:
                     return config
-                self._begin(config)
+                self._begin_group(config)
             group = self._filling[0]
-            suggestion = self._take(group)
+            suggestion = self._take_repetition(group)
             if fingerprint(suggestion) not in self._abandoned:
                 self._asked.append(_Repetition(fingerprint(suggestion), group))
                 return suggestion
-            self._end(group, TrialStatus.ABANDONED)
+            self._note_end(group, TrialStatus.ABANDONED)
         return None
 
-    def _begin(self, config: Config) -> _Repetitions:
-        if fingerprint(config) != fingerprint(self._base(config)):
+    def _begin_group(self, config: Config) -> _Repetitions:
+        if fingerprint(config) != fingerprint(self._with_first_value(config)):
             raise ConfigurationError(
                 f"Repeater: {type(self._searcher).__name__} proposes {config!r}, from a space of its own; give it one in which "
                 f"{self._over!r} is the constant {self._values[0]!r}, or none"
             )
-        left = deque(self._with(config, value) for value in self._values)
+        left = deque(self._with_value(config, value) for value in self._values)
         group = _Repetitions(config, left, len(left))
         self._filling.append(group)
         return group
 
-    def _take(self, group: _Repetitions) -> Config:
+    def _take_repetition(self, group: _Repetitions) -> Config:
         config = group.left.popleft()
         if not group.left:
             self._filling.remove(group)
@@ -239,40 +239,40 @@ class Repeater(Searcher):
         group = next((group for group in self._filling if wanted in map(fingerprint, group.left)), None)
         if group is None:
             self._end_abandoned()
-            base = self._base(config)
+            base = self._with_first_value(config)
             suggestion = self._searcher.replay(trial, copy_value(base))
-            group = self._begin(base)
+            group = self._begin_group(base)
             if wanted not in map(fingerprint, group.left):
                 # A ``sample_from`` function now computes another value than it did then.
                 group.left[0] = config
             if suggestion != base:
                 suggested = suggestion
         # The earlier driver skipped repetitions that were abandoned.
-        while fingerprint(self._take(group)) != wanted:
-            self._end(group, TrialStatus.ABANDONED)
+        while fingerprint(self._take_repetition(group)) != wanted:
+            self._note_end(group, TrialStatus.ABANDONED)
         self._asked.append(_Repetition(wanted, group))
         return suggested
 
     def _end_abandoned(self) -> None:
         for group in list(self._filling):
             while group.left and fingerprint(group.left[0]) in self._abandoned:
-                self._take(group)
-                self._end(group, TrialStatus.ABANDONED)
+                self._take_repetition(group)
+                self._note_end(group, TrialStatus.ABANDONED)
 
-    def _base(self, config: Config) -> Config:
-        return self._with(config, self._values[0])
+    def _with_first_value(self, config: Config) -> Config:
+        return self._with_value(config, self._values[0])
 
-    def _with(self, config: Config, value: object) -> Config:
+    def _with_value(self, config: Config, value: object) -> Config:
         return self._space.with_value(config, self._over, value)
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        base = self._base(config)
+        base = self._with_first_value(config)
         self._searcher.adopt(trial, copy_value(base))
         self._members[trial] = _Repetition(fingerprint(config), _Repetitions(base, deque(), 1))
 
     def avoid(self, config: Config) -> None:
         if self._is_bound:
-            self._searcher.avoid(self._base(config))
+            self._searcher.avoid(self._with_first_value(config))
         else:
             self._avoided.append(config)
 
@@ -288,7 +288,7 @@ class Repeater(Searcher):
             return
         if fingerprint(trial.config) != member.fingerprint:
             self._members[trial.id] = None
-            self._end(member.group, TrialStatus.EARLY_STOPPED)
+            self._note_end(member.group, TrialStatus.EARLY_STOPPED)
         elif member.group.trial is None:
             config = member.group.config
             attempt = Attempt(1, trial.attempt.queued_at, copy_value(config))
@@ -315,15 +315,15 @@ class Repeater(Searcher):
             return
         if trial.status is TrialStatus.COMPLETED and member.last is not None:
             member.group.scores.append(member.last)
-        self._end(member.group, trial.status)
+        self._note_end(member.group, trial.status)
 
-    def _end(self, group: _Repetitions, status: TrialStatus) -> None:
+    def _note_end(self, group: _Repetitions, status: TrialStatus) -> None:
         group.statuses.add(status)
         group.missing -= 1
         if not group.missing and group.trial is not None:
-            self._tell(group.trial, group)
+            self._tell_mean(group.trial, group)
 
-    def _tell(self, trial: Trial, group: _Repetitions) -> None:
+    def _tell_mean(self, trial: Trial, group: _Repetitions) -> None:
         if group.scores:
             trial.status, trial.reports = TrialStatus.COMPLETED, 1
             mean = sum(group.scores) / len(group.scores)

@@ -101,7 +101,7 @@ class Space:
         self._places: dict[str, str] = {}
         self._outer: dict[str, object] = {}
         self._ways: list[dict[str, object]] = []
-        self._tree = self._plant_dict(definition, _Spot("", "", {}))
+        self._tree = self._add_dict(definition, _Spot("", "", {}))
         self._grid = {path: _steps(entry) for path, entry in self._entries.items() if _is_grid(entry)}
         self._functions = {path: entry.function for path, entry in self._entries.items() if isinstance(entry, Derived)}
         self._domains = {p: entry for p, entry in self._entries.items() if not isinstance(entry, Constant | Derived)}
@@ -116,30 +116,30 @@ class Space:
         if self._constraint is not None:
             self.sample(rng)
 
-    def _plant_dict(self, definition: Mapping[str, object], spot: _Spot) -> dict[str, Node]:
+    def _add_dict(self, definition: Mapping[str, object], spot: _Spot) -> dict[str, Node]:
         if spot.path.count(SEPARATOR) > MAX_DEPTH:
             raise SpaceError(f"a search space has more than {MAX_DEPTH} levels of dicts; does one hold itself?")
         for key in definition:
             if not isinstance(key, str) or not key or SEPARATOR in key:
                 where = f" under {spot.place!r}" if spot.place else ""
                 raise SpaceError(f"the key {key!r}{where} is not a name; give a string that is not empty, without '/'")
-        return {key: self._plant(value, spot.at(key)) for key, value in definition.items()}
+        return {key: self._add_part(value, spot.at(key)) for key, value in definition.items()}
 
-    def _plant(self, definition: object, spot: _Spot) -> Node:
+    def _add_part(self, definition: object, spot: _Spot) -> Node:
         if isinstance(definition, Mapping) and definition:
-            return self._plant_dict(definition, spot)
+            return self._add_dict(definition, spot)
         if isinstance(definition, list | tuple) and has_domain(definition):
-            self._note(spot, plain_definition(definition, spot.place))
-            return [self._plant(inner, spot.item(index)) for index, inner in enumerate(definition)]
+            self._note_outer(spot, plain_definition(definition, spot.place))
+            return [self._add_part(inner, spot.item(index)) for index, inner in enumerate(definition)]
         domain = definition if isinstance(definition, Domain) else _constant(definition, spot.place)
-        self._add(domain, spot)
+        self._add_domain(domain, spot)
         if not isinstance(domain, Entries):
             return spot.path
         ways = [spot.entry(index) for index in range(len(domain.entries))]
         self._ways += [dict(way.within) for way in ways]
-        return Branch(spot.path, tuple(map(self._plant, domain.entries, ways)))
+        return Branch(spot.path, tuple(map(self._add_part, domain.entries, ways)))
 
-    def _add(self, domain: Domain, spot: _Spot) -> None:
+    def _add_domain(self, domain: Domain, spot: _Spot) -> None:
         if _is_grid(domain) and not all(_is_grid(self._entries[path]) for path in spot.within):
             raise SpaceError(
                 f"{spot.place}: {domain} stands in an entry of a choice, so a grid can't try each of its values; use "
@@ -147,9 +147,9 @@ class Space:
             )
         self._entries[spot.path] = domain
         self._places[spot.path] = spot.place
-        self._note(spot, domain)
+        self._note_outer(spot, domain)
 
-    def _note(self, spot: _Spot, definition: object) -> None:
+    def _note_outer(self, spot: _Spot, definition: object) -> None:
         if spot.path == spot.place:
             self._outer[spot.path] = definition
 
@@ -387,7 +387,7 @@ class Space:
         Raises:
             SpaceError: a value is missing or not in its domain, or the constraint refuses the config.
         """
-        given = self._match(self._searched(config, self._tree))
+        given = self._match(self._searched_part(config, self._tree))
         if missing := [path for path in self.walk(given) if path in self._domains and path not in given]:
             raise SpaceError(f"the config lacks {', '.join(self._places[path] for path in missing)}")
         fitted = self.config_of(given)
@@ -395,11 +395,11 @@ class Space:
             raise self._refusal(fitted, is_sampled=False)
         return fitted
 
-    def _searched(self, value: object, node: Node) -> object:
+    def _searched_part(self, value: object, node: Node) -> object:
         if not isinstance(node, dict) or not isinstance(value, Mapping):
             return value
         searched = {key: inner for key, inner in node.items() if not isinstance(inner, str) or inner in self._domains}
-        return {key: self._searched(value[key], inner) for key, inner in searched.items() if key in value}
+        return {key: self._searched_part(value[key], inner) for key, inner in searched.items() if key in value}
 
     def values(self, config: Mapping[str, object]) -> dict[str, object]:
         """Return the values of a config, or of a part of one, by path.

@@ -198,7 +198,10 @@ def test_edits_change_nothing_while_a_driver_runs_and_are_told_of_by_the_next(
     project.write(2)
     with caplog.at_level(logging.WARNING):
         assert losses(tuner(3).run()) == [1, 1, 1]
-        assert "code has changed since (brought/helper.py): nothing runs now, and the results are of the earlier code" in caplog.text
+        assert (
+            "code has changed since (brought/helper.py): nothing runs now, and the results are of the earlier code"
+            in caplog.text
+        )
         more = tuner(4).run()
     assert "has changed since its first 3 trials (brought/helper.py)" in caplog.text
     assert losses(more) == [1, 1, 1, 2]
