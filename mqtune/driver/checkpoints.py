@@ -215,32 +215,32 @@ class CheckpointGC:
             self._start_thread()
 
     def release_paused(self, trial: Trial) -> None:
-        """Stop naming the checkpoints from which a paused trial would continue."""
+        """Stop keeping the checkpoints from which a paused trial would continue."""
         if trial.status is TrialStatus.PAUSED:
             for role, named in (("state", trial.checkpoint), ("pause point", trial.pause_point)):
                 if named in trial.checkpoints:
                     self._references.hold((trial.id, role), CheckpointId(""))
 
     def unnamed(self, trial: Trial) -> list[CheckpointId]:
-        """Return all checkpoints of a trial that nothing names, even those that are the best."""
+        """Return all checkpoints of a trial from which nothing may start, even if they are the best."""
         return [checkpoint for checkpoint in trial.checkpoints if checkpoint not in self._references]
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> list[Drop]:
-        """Let *holder* name this checkpoint instead of its earlier one.
+        """Keep this checkpoint for *holder*, and no longer the holder's earlier one.
 
-        With an empty id it names none. Return drops of checkpoints that are unneeded then.
+        An empty id keeps none. Return drops of checkpoints that are unneeded then.
         """
         freed = self._references.hold(holder, checkpoint)
         return self._unneeded([trial_of(freed)]) if freed else []
 
     def hold_for_decision(self, trial: Trial, checkpoint: CheckpointId) -> None:
-        """Let a decision to pause *trial* name this checkpoint until the trial continues or ends."""
+        """Keep a checkpoint for a decision to pause *trial*, until the trial continues or ends."""
         self._references.hold((trial.id, "plan"), checkpoint)
 
     def _update_names(self, trial: Trial) -> list[CheckpointId]:
-        """Let a trial name the checkpoints that it needs now.
+        """Keep the checkpoints that a trial needs now, and release others.
 
-        Return checkpoints that nothing names any more.
+        Return released checkpoints from which nothing may start any more.
         """
         state = attempt = restart = pause_point = CheckpointId("")
         is_terminal = trial.status.is_terminal
@@ -363,7 +363,7 @@ def _drops(checkpoints: list[CheckpointId]) -> list[Drop]:
 
 
 def _is_past(checkpoint: CheckpointId, trial: Trial) -> bool:
-    """Whether no report can bring this checkpoint any more.
+    """Whether no later report can have this checkpoint.
 
     Then its attempt has ended, or has reported a later checkpoint.
     """

@@ -163,7 +163,7 @@ class Ledger:
     def create(self, created: ExperimentCreated) -> None:
         """Journal the experiment's first event.
 
-        If the server has lost the driver's lock, restore that too.
+        If the server has lost the driver's lock meanwhile, restore the journal with this event.
         """
         event = created.encode()
         try:

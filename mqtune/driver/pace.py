@@ -53,8 +53,8 @@ class LoopPace:
     def begin(self, block_s: float, *, is_stirred: bool) -> float:
         """Begin a round, and return how long to wait for new entries, in seconds.
 
-        The wait ends when a timer, a retry or another task is due, and after *block_s* at the latest. With *is_stirred*
-        the round is not steady.
+        The wait ends when a timer, a retry or another task is due, and after *block_s* at the latest. *is_stirred* says
+        that the round has work at its end in any case, so it is not steady.
         """
         deciders, callbacks = self._deciders, self._callbacks
         waits_for_model = self._slots.is_suggestion_due or deciders.are_late

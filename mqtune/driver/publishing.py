@@ -11,9 +11,10 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, DriverFenced
 from mqtune.core.trial import Trial
 
-#: Shortest time between two messages, in seconds. Attempts that are staged meanwhile go into the next message together.
+#: Inside a ``with`` block, attempts that are staged within this many seconds after a message wait for each other, and
+#: go into the next message together.
 GATHER_S: Final = 0.1
-#: Shortest time between two messages, as a multiple of the sending time. So a busy server gets fewer, larger messages.
+#: The same time as a multiple of the last message's sending time. So a busy server gets fewer, larger messages.
 _PAUSE: Final = 10
 
 
@@ -47,7 +48,7 @@ class Publisher:
         self._waiting.clear()
 
     def publish(self, trial: Trial) -> None:
-        """Publish a trial's staged attempt: now, or at the end of the ``with`` block.
+        """Publish a trial's staged attempt: now, or at the latest at the end of the ``with`` block.
 
         Raises:
             BrokerUnavailable: no server answers. Attempts staged earlier may be unpublished too.

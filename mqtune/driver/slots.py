@@ -153,7 +153,7 @@ class SlotFiller:
     def _pause_left_s(self, trial: Trial) -> float:
         """Return the rest of a trial's pause before its retry, in seconds.
 
-        It is 0 if the attempt's end lies in the future, which only a wrong clock can cause.
+        It is 0 if the recorded end lies far in the future, which only a wrong clock can cause.
         """
         pause_s = trial.retry_pause_s
         left_s = (trial.attempt.ended_at or 0.0) + pause_s - self._clock.time() if pause_s else 0.0

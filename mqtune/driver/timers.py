@@ -137,10 +137,7 @@ class DriverTimers:
 
     @property
     def why_full(self) -> str:
-        """The reason, in words, if no trial starts because the server or the journal is full.
-
-        Else empty.
-        """
+        """Why no trial starts, in words, if the server or the journal is full. Otherwise empty."""
         return self._room.why or self._journal_room.why
 
     def why_held_up(self) -> str:

@@ -116,7 +116,7 @@ class HyperBand(Halving[_Member]):
 
     Args:
         max_t: the time at which a trial completes.
-        grace_period: the shortest time of a round. No trial is paused earlier.
+        grace_period: lower limit for the times of rounds. No trial is paused earlier.
         reduction_factor: one in this many trials continues after a round; eta in the paper. Above 1, usually 3 or 4;
             fractions are allowed.
         brackets: number of brackets to use, beginning with the one with the most trials. By default all, s_max + 1.

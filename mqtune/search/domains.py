@@ -179,8 +179,8 @@ def qlograndint(low: int, high: int, q: int) -> Domain:
 def choice(values: Sequence[object]) -> Domain:
     """Return a domain of *values*, each equally likely. Values may be lists and dicts.
 
-    A value may contain domains, which are sampled if the value is chosen: ``choice([{"name": "adam", "lr":
-    loguniform(1e-5, 1e-1)}, {"name": "sgd", "momentum": uniform(0, 1)}])``.
+    A value may contain domains, which are sampled if the value is chosen:
+    ``choice([{"name": "adam", "lr": loguniform(1e-5, 1e-1)}, {"name": "sgd", "momentum": uniform(0, 1)}])``.
     """
     return _chosen(Choice, "choice", values)
 
