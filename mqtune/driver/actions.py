@@ -628,14 +628,9 @@ def stage_resumed(
     """Return the action that resumes a paused trial.
 
     Args:
-        experiment: the fold.
-        trial: the paused trial.
-        by: the resuming person or part, for the journal.
-        reason: why.
         config: the new config. By default the trial's own.
         source: the trial that *checkpoint* comes from. By default the trial itself.
         checkpoint: the checkpoint to start from. By default the newest of *source*.
-        request: the id of the request that this carries out.
 
     Raises:
         InvalidTransition: the trial isn't paused.

@@ -57,8 +57,6 @@ def bring_dicts(journal: Journal, folder: Path, named: Iterable[CheckpointId]) -
     """Upload dict checkpoints that the server has lost, from files in the experiment's folder.
 
     Args:
-        journal: the experiment's journal.
-        folder: the experiment's folder on this machine.
         named: ids of all dict checkpoints that the server should have.
 
     Returns:

@@ -405,11 +405,7 @@ def _connect_patiently(url: str, sleep: Callable[[float], None], timing: Timing)
 
 
 class BackendDeployment:
-    """The deployment on a backend object: a simulation, or a user's own backend.
-
-    Args:
-        backend: the backend.
-    """
+    """The deployment on a backend object: a simulation, or a user's own backend."""
 
     def __init__(self, backend: Backend) -> None:
         self.local_slots = None

@@ -23,7 +23,6 @@ class Heartbeat:
         on_loss: the policy for workers while no driver runs.
         waits: returns why no trial starts now, in words.
         journal_mb: the user's limit for the journal's size, in millions of bytes.
-        timing: the driver's intervals.
     """
 
     def __init__(

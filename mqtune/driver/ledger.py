@@ -83,10 +83,6 @@ class Ledger:
 
     A service then restores the lost entries, and a refused write is repeated. Restored journals have further entries
     about attempts that ended and checkpoints that were lost with the data. For use in one thread.
-
-    Args:
-        journal: the experiment's journal.
-        reader: the driver's reader of the journal.
     """
 
     def __init__(self, journal: Journal, reader: JournalReader) -> None:

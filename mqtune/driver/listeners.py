@@ -91,8 +91,6 @@ class OfferWatch:
     Such a trial waits, and a warning is logged once for its resources; or it fails.
 
     Args:
-        backend: has the slots.
-        experiment: the fold.
         may_wait: whether such trials may wait.
     """
 

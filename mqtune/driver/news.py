@@ -20,7 +20,6 @@ class News:
     """Waits for new entries of the journal, and writes them to the local copy.
 
     Args:
-        journal: the journal.
         reader: knows which entries were read, and writes the copy.
         ledger: notices entries that the server has lost, and restores them.
         interrupts: ends a wait on Ctrl-C.

@@ -282,7 +282,6 @@ def domain_of(description: Mapping[str, object], unknown: Domain | None = None) 
     """Rebuild a domain from the result of ``Domain.describe``.
 
     Args:
-        description: the result of ``describe``.
         unknown: the domain to return if the domain can't be rebuilt.
 
     Raises:

@@ -67,7 +67,6 @@ def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
     Args:
         searcher: the searcher's name, for errors.
         library: the name of the model's library, for errors.
-        domain: the domain.
 
     Raises:
         ConfigurationError: the domain's class is not in ``MODELLED``.

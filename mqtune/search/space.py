@@ -567,7 +567,6 @@ def space_of(description: Mapping[str, Mapping[str, object]], *, any_unknown: bo
     """Rebuild a space from the result of ``Space.describe``.
 
     Args:
-        description: the result of ``describe``.
         any_unknown: whether to leave out functions of the user's code. The space can then read configs, but not sample
             them.
 

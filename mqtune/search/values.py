@@ -27,7 +27,6 @@ def plain_value(value: object, where: str, depth: int = 0) -> Any:
     numbers, so that the driver, the results and the trial have equal configs.
 
     Args:
-        value: the value.
         where: the value's place in the config, for errors.
         depth: number of enclosing lists and dicts.
 

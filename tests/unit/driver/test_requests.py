@@ -205,7 +205,7 @@ def test_no_trial_goes_on_by_a_request_that_comes_with_the_end(driven: Bench, ac
         ({"action": "tell", "metrics": {"loss": 0.5}, "config": {"lr": 0.5, "momentum": 1}}, "momentum"),
         (
             {"action": "tell", "metrics": {"loss": 0.5}, "config": {"lr": 0.5}, "ends": False},
-            "ask with the config first",
+            "begin a trial with ask and this config",
         ),
         ({"action": "tell", "trial": "0009", "metrics": {"loss": 0.5}}, "there is no trial '0009'"),
         ({"action": "tell", "trial": ONE, "metrics": {"loss": 0.5}}, "trial 0001 runs on a worker"),
