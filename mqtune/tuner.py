@@ -354,10 +354,7 @@ class Tuner:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every trial has ended and no other will start.
-
-        An experiment without a space finishes only by ``finish`` or a request to end.
-        """
+        """Whether all trials have ended. Without a space, only after ``finish`` or a request to end."""
         return self._driver_or_open().is_finished
 
     def results(self) -> Results:
@@ -421,10 +418,7 @@ class Tuner:
     # The driver, and the worker of this machine.
 
     def _open(self) -> Driver:
-        """Return the driver.
-
-        The first call connects, takes the lock, and creates or replays the experiment.
-        """
+        """Return the driver. The first call connects and creates or replays the experiment."""
         if self._is_closed:
             named = f" with name={self._settings.name!r}" if self._settings.name else ""
             raise ConfigurationError(f"this tuner is closed; to continue the experiment, make another one{named}")
@@ -458,10 +452,7 @@ class Tuner:
         return self._settings.experiment() if self._driver is None else self._driver.experiment
 
     def _raise_failure(self, driver: Driver) -> None:
-        """Raise the error that has ended the experiment or the local worker.
-
-        Return if there is no such error.
-        """
+        """Raise the error that has ended the experiment or the local worker, if there is one."""
         if driver.failure is not None:
             raise driver.failure
         problem = self._worker.problem() if self._worker is not None else None
@@ -470,10 +461,7 @@ class Tuner:
             raise WorkerStartError(problem)
 
     def _ensure_worker(self, driver: Driver) -> Driver:
-        """Start the local worker if the deployment has one and trials are left to run.
-
-        Return the driver.
-        """
+        """Start the local worker if there is one and trials are left. Return the driver."""
         if self._worker is None and not driver.is_finished:
             self._worker = driver.place.start_worker()
         return driver

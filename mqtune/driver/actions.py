@@ -191,10 +191,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
-    """Stop, pause, complete, fail or abandon a trial.
-
-    If no attempt of the trial is under way, this closes the trial, see ``Close``.
-    """
+    """Stop, pause, complete, fail or abandon a trial. Without an attempt under way, close it."""
 
     trial: Trial
     action: Action
@@ -327,10 +324,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class AnswerQuestion:
-    """Answer the question that a trial has asked in a report. The trial waits for the answer.
-
-    Repeating this does nothing.
-    """
+    """Answer a question in a report, for which the trial waits. Repeating this does nothing."""
 
     report: Report
     answer: object
@@ -451,10 +445,7 @@ def record(
     | ExperimentEnded,
     definition: bytes | None = None,
 ) -> list[Written]:
-    """Journal events in one step, and return them.
-
-    Only drivers, and no workers, act on such events.
-    """
+    """Journal events in one step, and return them. Workers don't act on such events."""
     packed = [Written(event, event.encode()) for event in events]
     to.journal.record(*(event.data for event in packed), definition=definition)
     return packed
@@ -522,10 +513,7 @@ class Orders:
         self._most = _FEW
 
     def go_on(self, report: Report) -> None:
-        """Let a trial that waits in lockstep after this report continue.
-
-        The next ``give`` sends the order.
-        """
+        """Let a trial that waits after this report continue. The next ``give`` sends the order."""
         order = Order.go(report.trial, report.attempt, report.sequence)
         last = self._orders.get((order.trial, order.kind))
         # An answer to the report's question was such an order already.
@@ -564,10 +552,7 @@ class Orders:
         self._most = 2 * len(self._orders) + _FEW
 
     def take_over(self) -> None:
-        """Let trials continue that wait in lockstep since an earlier driver's time.
-
-        Trials with a decision to end them don't continue.
-        """
+        """Let trials continue that wait since an earlier driver's time, unless they are to end."""
         self._due = {}
         for trial in self._experiment.trials.values() if self.in_lockstep else ():
             attempt = trial.attempts[-1]
@@ -644,10 +629,7 @@ def stage_resumed(
 
 
 def newest_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
-    """Return the checkpoint from which a trial continues, and the other trial that saved it.
-
-    The second value is None if the trial itself saved the checkpoint. Without a checkpoint the id is empty.
-    """
+    """Return a trial's newest checkpoint, or an empty id, and the other trial that saved it."""
     return trial.checkpoint, trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
 
 

@@ -1,7 +1,4 @@
-"""Connects a driver to the place where its experiment runs.
-
-That is a broker with its workers, this machine alone, or a backend such as a simulation.
-"""
+"""Connects a driver to its broker, this machine's server, or another backend."""
 
 from __future__ import annotations
 
@@ -203,10 +200,7 @@ class BrokerDeployment:
         return None if kept is None else decode_definition(name, kept)
 
     def experiments(self) -> list[str]:
-        """Return the names of the experiments on the server, newest first.
-
-        Call ``definition`` before.
-        """
+        """Return the server's experiments, newest first. Call ``definition`` before."""
         assert self._server is not None  # noqa: S101 - ``definition`` has connected
         return experiments_on(self._server.client, patience_s=self._timing.patience_s)
 
@@ -547,20 +541,14 @@ def _open_store(writer: DefinitionWriter, usual: Path | None, *, known: str | No
 
 
 def _store_code(writer: DefinitionWriter, definition: Definition, folder: Path) -> None:
-    """Copy the trainable's files into the experiment's folder.
-
-    Trials run the copies if files are edited.
-    """
+    """Copy the trainable's files into the experiment's folder, for trials if files are edited."""
     for name, wanted in definition["code_files"].items():
         if name in writer.sources:
             keep_source(folder / CODE_FOLDER, wanted, writer.sources[name])
 
 
 def _claim_store(store: CheckpointStore | None, url: str, name: str) -> CheckpointStore | None:
-    """Return the store if its checkpoints may be deleted, else None.
-
-    They may not if an experiment of this name on another server may use the store too.
-    """
+    """Return the store, or None if experiments of this name on other servers may use it too."""
     if store is None or not is_shared(store, tenant_on(url, name)):
         return store
     logger.warning(

@@ -259,10 +259,7 @@ class Deciders:
         return config
 
     def stops_experiment(self) -> str:
-        """Return the stop rule's reason to end the experiment now.
-
-        It is empty if the experiment continues.
-        """
+        """Return the stop rule's reason to end the experiment now, or an empty text."""
         if self.rule is None:
             return ""
         with self.asking(self.rule, "stops_experiment", "while the experiment runs"):

@@ -165,10 +165,7 @@ class Driver(Loop):
     # Beginning.
 
     def begin(self) -> None:
-        """Create the experiment, or replay its journal, and journal that this driver begins.
-
-        Afterwards ``step`` can be called.
-        """
+        """Create the experiment or replay its journal, and journal that this driver begins."""
         place, definition = self.place, self.place.definition
         for callback in self._given_callbacks:
             callback.setup(place.folder)
@@ -260,10 +257,7 @@ class Driver(Loop):
 
     @property
     def max_trials(self) -> int | None:
-        """Total number of trials that the searcher proposes, from the script or a later request.
-
-        None: no limit.
-        """
+        """Total number of trials that the searcher proposes. None: no limit."""
         return self._slots.max_trials
 
     @property
@@ -283,10 +277,7 @@ class Driver(Loop):
         return "a request to resume what a request has paused" if self.requests.has_paused else self._slots.why_no_more
 
     def _why_nothing_starts(self) -> str:
-        """Return why no further trial starts, for people who look from another process.
-
-        Empty if one may.
-        """
+        """Return why no further trial starts, for people elsewhere. Empty if one may."""
         waiting_for = self.waiting_for
         if self.over:
             return f"it ends: {self.over}" + (waiting_for and f"; it waits for {waiting_for}")
@@ -363,10 +354,7 @@ class Driver(Loop):
             self._path.carry_out_all(self._timers.run_due())
 
     def hand_back(self, reason: str) -> None:
-        """Requeue all trials, and wait until their attempts have ended.
-
-        The wait is at most 20 s, and a second Ctrl-C ends it.
-        """
+        """Requeue all trials, and wait for their ends: at most 20 s, or until a second Ctrl-C."""
         self.requeue_all(reason)
         interrupts, deadline = self.place.interrupts, time.monotonic() + _HAND_BACK_S
         while not self.is_finished and time.monotonic() < deadline and not (interrupts and interrupts.is_urgent):

@@ -68,10 +68,7 @@ class Heartbeat:
 
     @property
     def is_due(self) -> bool:
-        """Whether the journal's limit has changed since the last heartbeat.
-
-        Trials may wait for that.
-        """
+        """Whether the journal's limit has changed since the last heartbeat: trials may wait for it."""
         return self.most_bytes != self._sent_bytes
 
     @property

@@ -137,10 +137,7 @@ class Intake:
         return verdict
 
     def apply_told(self, told: Told) -> None:
-        """Fold a report of a trial that is evaluated outside, and act on the verdict.
-
-        The verdict on a trial's last report is ignored.
-        """
+        """Fold an outside trial's report. Act on the verdict, unless the report is the last one."""
         if self._deciders.is_broken:
             self._experiment.apply_report(told.report)
             return
@@ -149,10 +146,7 @@ class Intake:
             self._act(told.report, verdict)
 
     def peek(self, count: int) -> list[Report]:
-        """Return the next reports that count, up to *count*, without moving the cursor.
-
-        The result ends before any other event.
-        """
+        """Return up to *count* of the next reports that count, and that no other event precedes."""
         reports: list[Report] = []
         place = 0
         while len(reports) < count and (place < len(self._queue) or self._decode()):
@@ -166,10 +160,7 @@ class Intake:
         return reports
 
     def drain(self) -> Iterator[Event | Report]:
-        """Yield all remaining events and reports without moving the cursor.
-
-        The next driver gets them again.
-        """
+        """Yield the remaining events and reports. The cursor stays, so the next driver gets them."""
         while self._queue or self._decode():
             yield self._queue.popleft()[1]
         self.is_done = True

@@ -131,10 +131,7 @@ class Loop:
         return [] if self._in_hand is None else self._intake.peek(count)
 
     def _run_round(self, block_s: float, *, hands_out: bool) -> Report | None:
-        """Run a round, or the rest of an interrupted one.
-
-        With *hands_out*, return the next report as soon as there is one, and interrupt the round.
-        """
+        """Run a round, or the rest of one. With *hands_out*, return as soon as there is a report."""
         in_hand, self._in_hand = self._in_hand, None
         if self._deciders.is_broken:
             self._fold_only(block_s)
@@ -225,10 +222,7 @@ class Loop:
         self._on_round()
 
     def _fold_only(self, block_s: float) -> None:
-        """Fold new events without making decisions.
-
-        The cursor does not move, so the next driver decides.
-        """
+        """Fold new events without deciding. The cursor stays, so the next driver decides."""
         self._timers.keep_lock_if_due()
         if self._intake.is_done:
             self._intake.put(self._news.wait(0.0 if self.is_finished else min(block_s, _FOLD_ONLY_S)) or ())
@@ -249,10 +243,7 @@ class Loop:
         self._path.carry_out_all(plan_requeues(self.experiment, reason))
 
     def stop_all(self, reason: str, *, by: str, spare_running: bool = False) -> None:
-        """Start nothing more, and stop all unfinished trials.
-
-        With *spare_running*, running trials continue to their own ends.
-        """
+        """Start nothing more, and stop all trials; with *spare_running* not the running ones."""
         self._draining, self.over = True, reason
         self.requests.over = reason
         self._pace.stir()

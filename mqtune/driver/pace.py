@@ -91,10 +91,7 @@ class LoopPace:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the round continues to wait for entries. This happens only in virtual time.
-
-        In real time the caller may have other work between two rounds.
-        """
+        """Whether the round waits for further entries. Always false in real time."""
         return not self._journal.is_live and self.is_steady
 
     @property

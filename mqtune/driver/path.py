@@ -136,10 +136,7 @@ class EventPath:
             self.carry_out(begin)
 
     def take_checkpoint(self, report: Report, *, at_once: bool) -> None:
-        """Notify callbacks of a report's checkpoint, and drop replaced checkpoints.
-
-        Without *at_once*, replaced checkpoints are dropped when there are many of them.
-        """
+        """Notify callbacks of a report's checkpoint, and drop replaced ones, *at_once* or later."""
         trial = self._experiment.trials[report.trial]
         if self._callbacks.hears("on_checkpoint"):
             self._callbacks.tell("on_checkpoint", trial, report.checkpoint)

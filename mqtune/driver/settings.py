@@ -80,10 +80,7 @@ class HasLocalSlots(Protocol):
 
     @property
     def local_slots(self) -> int | None:
-        """The number of slots that the user wants on this machine.
-
-        None without a wish, or with a broker.
-        """
+        """Number of slots that the user wants on this machine. None: no wish, or a broker."""
 
     @property
     def has_own_worker(self) -> bool:
@@ -319,18 +316,12 @@ class Settings(Checked):
 
     @property
     def asks(self) -> ResourcesByConfig | None:
-        """The function that returns the resources for a config.
-
-        None if all trials have the same resources.
-        """
+        """The function from config to resources. None if all trials have the same resources."""
         return None if isinstance(self.resources, Resources) else self.resources
 
     @property
     def expected(self) -> Sequence[Resources]:
-        """All different resources that trials may have, as far as known.
-
-        The number of seats is always the same.
-        """
+        """The different resources that trials may have, all with the same number of seats."""
         return [self.resources] if isinstance(self.resources, Resources) else self.resources.expected
 
     def resources_for_all(self) -> Resources:
@@ -348,10 +339,7 @@ class Settings(Checked):
 
     @property
     def warm_start(self) -> WarmStart | None:
-        """The warm start, which names the experiments that the searcher learns from.
-
-        None without one.
-        """
+        """The warm start from other experiments' trials, or None."""
         return self.searcher if isinstance(self.searcher, WarmStart) else None
 
     def experiment(self) -> Experiment:
@@ -393,10 +381,7 @@ class Settings(Checked):
 
     @property
     def why_random(self) -> str:
-        """Why TPE could not be imported, if random search is the default searcher for that reason.
-
-        Otherwise empty.
-        """
+        """Why TPE can't be imported, if that makes random search the default. Otherwise empty."""
         return self._default if isinstance(self._default, str) else ""
 
     @property
@@ -422,10 +407,7 @@ class Settings(Checked):
         return searcher_named(given) if isinstance(given, str) else own or given
 
     def default_searcher(self) -> Searcher | str | None:
-        """Return the searcher TPE, or None if random search is better for this space.
-
-        If TPE can't be imported, return the reason as a text.
-        """
+        """Return TPE, None if random search is better, or the reason why TPE can't be imported."""
         size = self.space.size
         if self.space.has_grid or (size is not None and size <= (self.max_trials or 1)):
             # Random search tries all configs, and TPE would repeat good ones.

@@ -66,10 +66,7 @@ class Addition:
 
 
 class SlotFiller:
-    """Chooses attempts for free slots.
-
-    It returns each choice as an action, and carries out none itself.
-    """
+    """Chooses attempts for free slots. Returns actions, and carries out none itself."""
 
     def __init__(
         self,
@@ -151,10 +148,7 @@ class SlotFiller:
         return Appetite(self.max_concurrent, has_more)
 
     def _pause_left_s(self, trial: Trial) -> float:
-        """Return the rest of a trial's pause before its retry, in seconds.
-
-        It is 0 if the recorded end lies far in the future, which only a wrong clock can cause.
-        """
+        """Return the rest of a trial's pause before its retry, in seconds. 0 if a clock was wrong."""
         pause_s = trial.retry_pause_s
         left_s = (trial.attempt.ended_at or 0.0) + pause_s - self._clock.time() if pause_s else 0.0
         return left_s if _OVER_S < left_s < 2 * pause_s else 0.0
@@ -171,10 +165,7 @@ class SlotFiller:
 
     @property
     def is_expecting(self) -> bool:
-        """Whether there will be an attempt to start without another event.
-
-        It is a config that the searcher works out, or a retry after its pause.
-        """
+        """Whether a config that the searcher works out, or a retry after its pause, will come."""
         return self.is_suggestion_due or bool(self._experiment.to_retry)
 
     @property

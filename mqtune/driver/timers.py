@@ -110,10 +110,7 @@ class DriverTimers:
         return bool(self._room.why)
 
     def run_due(self) -> Iterable[DriverAction]:
-        """Run the due tasks, and return their actions.
-
-        Carry out each action before asking for the next one.
-        """
+        """Run the due tasks. Carry out each returned action before asking for the next one."""
         if self._heartbeat.is_due:
             self._keep_lock()
         now = self._clock.monotonic()
@@ -141,10 +138,7 @@ class DriverTimers:
         return self._room.why or self._journal_room.why
 
     def why_held_up(self) -> str:
-        """Return in words why no attempt runs yet. Empty if one runs, or if the reason is unknown.
-
-        This asks the server.
-        """
+        """Ask the server why no attempt runs yet, in words. Empty if one runs or it is unknown."""
         counts = self._experiment.counts
         is_waiting = self._journal.loses_attempts and counts[TrialStatus.QUEUED] and not self._experiment.running
         if self.why_full or not is_waiting:
@@ -172,10 +166,7 @@ class DriverTimers:
         self._lost_as, self._next = error_type, -math.inf
 
     def _find_lost(self) -> Iterator[Lose]:
-        """Find attempts that their worker or the server has lost.
-
-        Publish again what a queue has lost.
-        """
+        """Find attempts that their worker or the server has lost, and publish lost messages again."""
         yield from self._find_expired_leases()
         yield from self._find_missing_keys()
 
