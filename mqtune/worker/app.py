@@ -70,7 +70,7 @@ from mqtune.worker.settings import (
     take_name,
 )
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
-from mqtune.worker.start import make_worker, take_process
+from mqtune.worker.start import make_worker, prepare_process
 from mqtune.worker.uplink import Wake
 
 logger = logging.getLogger(__name__)
@@ -88,10 +88,10 @@ _REFUSED_COMMANDS: Final = {
 
 
 class TrialPool(BasePool):
-    """Supervises one trial for each task, in a thread of its own.
+    """Celery's thread pool for trials: the thread of each task supervises one trial.
 
-    Unlike Celery's own thread pool it wakes the consumer when a slot becomes free (which otherwise looks once a
-    second), it can terminate one task, and an error in a callback does not lose the slot.
+    Unlike Celery's own thread pool, it wakes the consumer when a slot becomes free (the consumer otherwise checks once
+    a second), it can terminate a single task, and an error in a callback does not lose the slot.
     """
 
     signal_safe = False
@@ -172,7 +172,7 @@ class TrialPool(BasePool):
                 run.terminate(kill=signal == SIGKILL)
 
     def enter(self, run: AttemptRun) -> None:
-        """Register a run. It ends when its task is terminated, or if that has just happened."""
+        """Register a run, so that it ends when its task is terminated, or now if it was terminated."""
         self.runs[run.task_id] = run
         if run.task_id in self.terminated:
             run.terminate(kill=False)
@@ -274,7 +274,7 @@ class TrialWorker(Worker):
         platforms.signals["SIGHUP"] = SIG_IGN if hang_up is SIG_IGN else leaving.begin
 
     def _revoke(self, panel: Any, task_id: Any, **asked: Any) -> Any:
-        """Revoke tasks, and journal that. Workers forget revokes at their end, and new ones lack them."""
+        """Revoke tasks, and journal that, because workers forget revokes when they end."""
         self.app.revokes.add(maybe_list(task_id) or [])
         return control.revoke(panel, task_id, **asked)
 
@@ -285,7 +285,7 @@ class TrialWorker(Worker):
         try:
             super()._process_task(req)
         except Exception as error:  # noqa: BLE001 - anybody may have written the message's headers
-            # Until then Celery counts it as active, in a slot.
+            # Without this, Celery would count it as active, in a slot.
             state.task_ready(req)
             logger.warning("task %.200s is not run: its message is malformed: %s", req.id, error)
 
@@ -318,8 +318,8 @@ def _is_given(option: str) -> bool:
 class ListenedDispatcher(EventDispatcher):
     """Sends Celery's heartbeats only while somebody listens to events.
 
-    Celery publishes one each two seconds: more than half of an idle worker's load on Redis. Where a listener such as
-    Flower has enabled task events, or was there at the worker's start, all groups of events are sent.
+    Celery publishes one each two seconds: more than half of an idle worker's load on Redis. If a listener such as
+    Flower has enabled task events, or was connected at the worker's start, all events are sent.
     """
 
     def send(self, type: str, *args: object, **kwargs: object) -> object:  # noqa: A002 - as Celery calls it
@@ -329,7 +329,7 @@ class ListenedDispatcher(EventDispatcher):
 
 
 class TrialEvents(Events):
-    """Celery's events with the dispatcher above."""
+    """Celery's events with ``ListenedDispatcher``."""
 
     dispatcher_cls = f"{__name__}:{ListenedDispatcher.__name__}"
 
@@ -339,7 +339,7 @@ class TrialApp(Celery):
 
     events_cls = f"{__name__}:{TrialEvents.__name__}"
     settings: WorkerSettings
-    #: Makes the worker's services, and checks what the operator has given for them.
+    #: Makes the worker's services, and checks the operator's settings for them.
     services: MakeServices
     check: CheckStart
     plan: SlotPlan
@@ -359,7 +359,7 @@ class TrialApp(Celery):
         return self.subclass_with_self(TrialWorker, name="Worker")
 
     def prepare(self, name: str, concurrency: object) -> None:
-        """Find the devices, connect, and check that the worker can run trials. Flower does without.
+        """Find devices, connect, and check that the worker can run trials. Not called for Flower.
 
         Raises:
             MqtuneError: the worker can't start.
@@ -394,14 +394,14 @@ class TrialApp(Celery):
 
 
 class RuntimeStep(bootsteps.StartStopStep):
-    """Starts the runtime behind the pool and before the consumer; stops it the other way."""
+    """Starts the runtime after the pool and before the consumer. They stop in the reverse order."""
 
     requires = {"celery.worker.components:Pool"}  # noqa: RUF012 - Celery reads it from the class
 
     def start(self, worker: Any) -> None:
         app: TrialApp = worker.app
         settings = app.settings
-        take_process()
+        prepare_process()
         if settings.owner_fd is not None:
             end_with_owner(settings.owner_fd)
         rows = app.rows = FlowerRows(lambda: getattr(worker.consumer, "event_dispatcher", None))
@@ -522,9 +522,9 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
 
 
 def _put_back(hub: Hub | None, request: Request | None) -> None:
-    """Return a task's message to the far end of its queue soon, in the consuming thread.
+    """Return a task's message to the far end of its queue after ``PUT_BACK_S``.
 
-    A lost message is published again.
+    The consuming thread does that. If the message is lost, the driver publishes it again.
     """
     if hub is None or request is None:
         return
@@ -548,10 +548,7 @@ def _put_back(hub: Hub | None, request: Request | None) -> None:
 
 
 class _Consuming(OneClient):
-    """A channel of kombu's without acknowledgements and with one Redis client.
-
-    A base before kombu's class.
-    """
+    """A base of kombu's channels: without acknowledgements, and with one Redis client."""
 
     closed: bool
 
@@ -561,7 +558,7 @@ class _Consuming(OneClient):
         _channels.add(self)
 
     def priority(self, n: int) -> int:
-        """Return the priority whose list takes a message; kombu's own goes by their numbers."""
+        """Return the priority of the list that gets a message: *n* if mqtune uses it, else 0."""
         return n if n in MESSAGE_ORDER else 0
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
@@ -586,36 +583,36 @@ def _close_unused(for_s: float) -> None:
 
 
 class TrialChannel(_Consuming, redis_transport.Channel):
-    """Such a channel to one server."""
+    """A worker's channel to a single server."""
 
 
 class FollowingChannel(_Consuming, redis_transport.SentinelChannel):
-    """Such a channel to the master that Sentinels name."""
+    """A worker's channel to the master that Sentinels name."""
 
 
-class _Sparing:
-    """A transport of kombu's with few connections; a base before kombu's class."""
+class _FewConnections:
+    """A base of kombu's transports, which keeps few connections."""
 
     def register_with_event_loop(self, connection: object, loop: object) -> None:
-        """Begin to consume. The eight connections of the preparation are too many for a thousand workers."""
+        """Begin to consume, and close the eight connections that kombu has used to prepare."""
         super().register_with_event_loop(connection, loop)  # type: ignore[misc]
         _close_unused(0)
 
 
-class TrialTransport(_Sparing, redis_transport.Transport):
-    """kombu's Redis transport with the channel above."""
+class TrialTransport(_FewConnections, redis_transport.Transport):
+    """kombu's Redis transport with ``TrialChannel``."""
 
     Channel = TrialChannel
 
 
-class FollowingTransport(_Sparing, redis_transport.SentinelTransport):
-    """kombu's transport that follows a master, likewise."""
+class FollowingTransport(_FewConnections, redis_transport.SentinelTransport):
+    """kombu's Sentinel transport with ``FollowingChannel``."""
 
     Channel = FollowingChannel
 
 
 def _drop_malformed(read: Callable[[], Any]) -> Any:
-    """Read and handle a message. Drop a malformed message, which would end the worker."""
+    """Read and handle a message. A malformed one would end the worker; drop it and raise Empty."""
     try:
         return read()
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError):

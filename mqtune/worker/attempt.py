@@ -1,4 +1,4 @@
-"""One attempt on this worker: the supervisor of a trial process."""
+"""Runs one attempt: claims it, supervises its process, and journals its end."""
 
 from __future__ import annotations
 
@@ -38,25 +38,26 @@ from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
 logger = logging.getLogger(__name__)
 
 
-#: The intents that leave a trial so much.
+#: The intents after which a trial has ``pause_grace_s`` to save, instead of ``stop_grace_s`` to stop.
 _PATIENT: Final = (Intent.PAUSE, Intent.GIVE_WAY)
 #: The intents after which a trial does not run again, so that its further reports are not needed.
 _FINAL: Final = (Intent.STOP, Intent.ABANDON)
-#: How long that cleaning up may take: a device driver or a disk can hold a killed process for a while.
+#: How long the processes of a trial may take to disappear after its main process: a device driver or a disk can hold a
+#: killed process for a while.
 GONE_S: Final = 60.0
-#: How long a process may take to disappear after SIGKILL.
+#: How long a process is expected to take to disappear after SIGKILL.
 _GO_S: Final = 1.0
-#: Why an attempt is not claimed, where no worker will ever claim it; where another may, that one perhaps shares the
-#: folder of its output.
+#: The refusals after which no worker will claim the attempt, so that its empty output files are deleted. After others,
+#: another worker that shares the folder may be using them.
 _FOR_GOOD: Final = frozenset({"unknown", "superseded", "ended", "revoked"})
 #: The entries of an experiment's definition that are passed to its trainables.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
-#: Why a trial has ended whose task was revoked or terminated: by ``celery control``, or in Flower.
+#: The journaled reason for the end of a trial whose task was revoked or terminated by ``celery control`` or in Flower.
 REVOKED: Final = "terminated by an operator through Celery"
 
 
 def stop_s(grace_s: float, timing: Timing = Timing()) -> float:
-    """Return the longest time that stopping a trial takes, if it has *grace_s* seconds before SIGTERM."""
+    """Return how long stopping a trial takes at most, with *grace_s* seconds before SIGTERM."""
     return grace_s + timing.terminate_grace_s + _GO_S
 
 
@@ -68,17 +69,17 @@ class WorkerParts:
         name: the worker's name in the fleet.
         host: the machine's name.
         queue: the queue that the worker consumes.
-        timing: how long a claim lasts unless it is renewed, and how long trials and zygotes have to end.
-        grace_s: how long a trial has to save and leave when the worker shuts down.
+        timing: its intervals and time-outs.
+        grace_s: how many seconds a trial has to save and end when the worker shuts down.
         clock: the time that all machines share.
-        uplink: carries what trials send to the journal.
+        uplink: writes the data of trials to the journal.
         logs: the files of trials' output.
         scratch: the folders of attempts.
         slots: the worker's slots.
         zygotes: finds the zygote that runs an attempt.
-        memory_kills: counts the processes that the system killed for memory.
-        wake_consumer: has the next task fetched while a trial ends.
-        hooks: tell the worker's services of attempts.
+        memory_kills: detects kills for lack of memory.
+        wake_consumer: makes the consumer check whether it may take a task.
+        hooks: call the worker's services.
     """
 
     name: str
@@ -106,28 +107,28 @@ class AttemptRun:
     def __init__(self, parts: WorkerParts, here: ExperimentHere, claim: Claim, shared_bytes: int | None = None) -> None:
         self._worker = parts
         self._here = here
-        #: How many bytes of a shared device it asks for; 0 where that is not known.
+        #: The memory that it asks for on a shared GPU, in bytes; 0 if it is unknown.
         self.shared_bytes = here.shared_bytes if shared_bytes is None else shared_bytes
         self.journal = journal = here.journal
         self.claim = claim
         #: Its trial, and the number of its seat.
         self.trial, self.seat = claim.seat
         self.resources = here.resources
-        #: Whether its worker gives it back.
+        #: Whether this worker has requeued it.
         self._gives_back = False
         self.definition = here.definition
-        #: The number of its slot, and that one's devices; -1 and empty until it has one.
+        #: The number of its slot, and the slot's devices; -1 and empty until it has one.
         self.slot = -1
         self.devices: tuple[str, ...] = ()
-        #: Empty until it is claimed.
+        #: The config and the other results of the claim; empty before that.
         self.assignment = Assignment({})
         #: The attempt's own working directory; empty for the worker's.
         self._working_dir = ""
         self.task_id = ""
         self.stream: Stream | None = None
         self._intent = Intent.RUN
-        #: Whether its driver or an operator has ended the trial, so that it drops reports for which a full server has
-        #: no memory.
+        #: Whether its driver or an operator has ended the trial permanently. Then reports are dropped if the server is
+        #: full.
         self.drops_unwritten = False
         self._reason = self._reason_type = ""
         self._ending = threading.Event()
@@ -143,7 +144,7 @@ class AttemptRun:
         self.began_at: float | None = None
         #: When all its processes had exited; when the next signal (SIGTERM, then SIGKILL) is due; when its timeout
         #: expires.
-        self.gone_at = self._rung_at = self._over_at = math.inf
+        self.gone_at = self._next_signal_at = self._over_at = math.inf
         self._outlived = self._has_gap = self._forced = False
         #: The error of a child process of the trial that has tried to report, if the trial itself has made no report.
         self._refusal = ""
@@ -174,13 +175,13 @@ class AttemptRun:
 
     @property
     def process(self) -> int | None:
-        """The number of its process; None while it has no process."""
+        """The id of its trial's process; None while it has no process."""
         process = self._process
         return process[1] if process is not None else None
 
     @property
     def waited_s(self) -> float:
-        """For how long its data has waited for the server so far."""
+        """The seconds that its data has waited for the server so far."""
         return self.stream.waited_s if self.stream is not None else 0.0
 
     @property
@@ -189,9 +190,9 @@ class AttemptRun:
         return self.stream is not None and self.stream.sequence > 0
 
     def write_again_if_in_doubt(self) -> None:
-        """Have what it has sent last written again, if there was an outage since.
+        """Write its last data again if an outage may have lost it.
 
-        It is read further, if its journal takes more by now.
+        If its stream was suspended and the journal has room by now, reading resumes.
         """
         if self.stream is not None and self.stream.is_in_doubt:
             self._worker.uplink.write_again(self.stream)
@@ -209,9 +210,7 @@ class AttemptRun:
     def on_answer(self, answer: str) -> None:
         """Apply an answer of the journal, or a message of the control channel, to this attempt.
 
-        It is idempotent.
-
-        It raises nothing: the calling thread serves other trials too, of other teams among them.
+        It is idempotent, and raises nothing: the calling thread also serves other trials, among them other teams'.
         """
         try:
             self._apply_answer(answer)
@@ -220,7 +219,7 @@ class AttemptRun:
 
     def _apply_answer(self, answer: str) -> None:
         if self._is_over:
-            # A heartbeat that was under way while the end was journaled does not find the attempt any more.
+            # The answer is to a heartbeat that was under way while the end was journaled.
             return
         if answer in (FENCED, GAP):
             logger.warning(
@@ -234,20 +233,20 @@ class AttemptRun:
                     "attempt": self.claim.attempt,
                 },
             )
-            self._has_gap = True  # also where the journal takes its end after all
-            self._want(Intent.STOP, kill=True)
+            self._has_gap = True  # even if the journal accepts its end after all
+            self._apply_intent(Intent.STOP, kill=True)
             return
         for word in answer.split():
             try:
-                self._apply(word)
+                self._apply_order(word)
             except ValueError as error:
-                # It comes from a newer driver, or from no driver at all.
+                # The word comes from a newer driver, or from no driver at all.
                 named = f"trial {self.claim.trial} attempt {self.claim.attempt}"
                 logger.warning(
                     "%s got %.100r, which this version of mqtune does not understand: %s", named, word, error
                 )
 
-    def _apply(self, word: str) -> None:
+    def _apply_order(self, word: str) -> None:
         order, _, number = word.partition(":")
         if order == "save":
             self._control.request_save(parse_count(number))
@@ -259,10 +258,10 @@ class AttemptRun:
             self.requeue("nobody drives the experiment any more")
         else:
             self.drops_unwritten |= Intent(order) in _FINAL
-            self._want(Intent(order))
+            self._apply_intent(Intent(order))
 
     def on_end_frame(self) -> None:
-        """Handle the end of the trainable: the next attempt may prepare while this one's process is ended."""
+        """Handle the end of the trainable: let the next attempt prepare while this process ends."""
         if self.stream is not None and self.stream.end is not None and self._process is not None:
             # Before the next attempt prepares in the slot.
             imported = decode_value(self.stream.end).get("imported", [])
@@ -272,16 +271,16 @@ class AttemptRun:
         self._hurry(self._worker.timing.stop_grace_s)
 
     def on_noise(self, fault: str) -> None:
-        """Fail the attempt because its process has sent malformed data; its earlier reports count."""
+        """Fail the attempt because its process has sent malformed data. Its earlier reports count."""
         self.fail(*describe_noise(fault))
 
     def fail(self, error_type: str, error: str) -> None:
-        """Kill the attempt's processes and fail it, for this reason; its reports count."""
+        """Kill the attempt's processes, and end it as failed with this error. Its reports count."""
         self._fault = self._fault or (error_type, error)
-        self._want(Intent.STOP, kill=True)
+        self._apply_intent(Intent.STOP, kill=True)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the attempt is to end, at most so long. Return whether it is to end."""
+        """Wait at most *timeout_s* seconds until the attempt has to end. Return whether it has to."""
         self._ending.wait(timeout_s)
         return self._intent is not Intent.RUN
 
@@ -289,28 +288,32 @@ class AttemptRun:
         """End the attempt within the worker's grace, so that the trial runs again elsewhere."""
         self._reason = reason
         self._gives_back = True
-        self._want(Intent.HAND_BACK, grace_s=self._worker.grace_s)
+        self._apply_intent(Intent.HAND_BACK, grace_s=self._worker.grace_s)
         self._hurry(self._worker.grace_s)
 
     def terminate(self, *, kill: bool) -> None:
         """End the attempt because an operator has terminated its task."""
         self._reason = REVOKED
         self.drops_unwritten = True
-        self._want(Intent.STOP, kill=kill)
+        self._apply_intent(Intent.STOP, kill=kill)
 
-    def _want(self, intent: Intent, *, kill: bool = False, grace_s: float | None = None) -> None:
+    def _apply_intent(self, intent: Intent, *, kill: bool = False, grace_s: float | None = None) -> None:
+        """Tell the trial to end in this way, unless it has to end in a more final way already.
+
+        *kill* kills its processes in any case. *grace_s* replaces the usual time until SIGTERM.
+        """
         effect = intent.effect
         with self._lock:
             further = effect.reach > self._intent.effect.reach
-            # It was told to save already, and has less time for that from now on.
+            # The trial was told to save already, and now has less time for that.
             hurries = self._intent is Intent.GIVE_WAY and intent is Intent.HAND_BACK
             if further or hurries:
                 self._intent = intent
             if further:
-                # Before the signal, which has the trial look for it.
+                # Before the signal, which makes the trial read the order.
                 self._control.tell("pause" if effect.keeps_state else "stop")
             self._forced = self._forced or kill
-            # In the lock, while the process is this attempt's: its number stays the same with the next attempt.
+            # Under the lock, while the process is this attempt's: a kept process has the same id in the next attempt.
             if self._process is not None and (further or kill):
                 zygote, pid = self._process
                 zygote.kill(pid) if kill else zygote.tell(pid)
@@ -323,9 +326,9 @@ class AttemptRun:
             self._hurry(usual_s if grace_s is None else grace_s)
 
     def _hurry(self, grace_s: float) -> None:
-        """Have the next signal sent after *grace_s* seconds at the latest."""
+        """Have the next signal (SIGTERM, then SIGKILL) sent after *grace_s* seconds at the latest."""
         with self._lock:
-            self._rung_at = min(self._rung_at, time.monotonic() + grace_s)
+            self._next_signal_at = min(self._next_signal_at, time.monotonic() + grace_s)
         self._wake.set()
 
     def _mark_ending(self) -> None:
@@ -340,10 +343,7 @@ class AttemptRun:
             self._worker.slots.offer(slot)
 
     def prepare(self) -> None:
-        """Do what needs no slot, before there is one: the files of its output.
-
-        Doing it again changes nothing.
-        """
+        """Create the files of its output, which needs no slot. A second call does nothing."""
         if self._made is None:
             self._made = self._worker.logs.make(*self._output)
 
@@ -352,8 +352,8 @@ class AttemptRun:
 
         All its processes have exited when this returns.
 
-        An attempt that is no longer wanted, or that another worker has claimed, is left alone. The slot is offered to
-        the next attempt as soon as that may prepare; it starts when this one's turn is over.
+        An attempt that is no longer wanted, or that another worker has claimed, is not run. The slot is offered to the
+        next attempt as soon as that may prepare. The next attempt starts when this one's turn is over.
         """
         self._slot, self.slot, self.devices = slot, slot.index, slot.devices
         turn = slot.next_turn()
@@ -364,7 +364,7 @@ class AttemptRun:
             self._offer_slot()
 
     def close(self) -> None:
-        """Close the pipes; later answers have no effect."""
+        """Close the pipes. Later answers have no effect."""
         self._wake.close()
         self._control.close()
 
@@ -426,9 +426,9 @@ class AttemptRun:
         return RunResult(journaled.end, journaled.error or self._reason, journaled.error_type)
 
     def _hand_back(self, error: Exception, slot: Slot) -> AttemptEnded | None:
-        """Hand the attempt back because of this worker's own error, and back off if that happens again.
+        """Hand the attempt back because of this worker's own error, and back off if errors repeat.
 
-        Otherwise its lease would run out, and the driver would take the worker for dead.
+        Without this its lease would expire, and the driver would take the worker for dead.
         """
         text = f"{type(error).__name__}: {error}"
         self._worker.slots.back_off.note_problem("ended", text)
@@ -446,9 +446,9 @@ class AttemptRun:
         return self._journal_end(ended)
 
     def _journal_end(self, ended: AttemptEnded) -> AttemptEnded | None:
-        """Journal the end behind all reports, and return it as it is journaled.
+        """Journal the end after all reports, and return it as it is in the journal.
 
-        It is None when the attempt no longer counts.
+        Return None if the journal refuses it because the attempt no longer counts.
         """
         stream = self.stream
         reports = 0 if stream is None or self._has_gap else stream.sequence
@@ -459,7 +459,7 @@ class AttemptRun:
             return ended
         if stream is None or not reports:
             return None
-        # A server that was set back may lack the last ones.
+        # A server that was set back may lack the last reports.
         self._worker.uplink.write_again(stream)
         if self.journal.end(self.claim, ended.encode(), reports=reports, by=by):
             return ended
@@ -467,16 +467,16 @@ class AttemptRun:
         return lost if self.journal.end(self.claim, lost.encode(), by="worker") else None
 
     def _find_end_cause(self, end: AttemptEnd) -> EndedBy:
-        """Return the cause of its end, by which the other seats of a gang end."""
+        """Return the cause of its end, which decides how the other seats of its gang end."""
         is_told = self._intent is not Intent.RUN
         if self._gives_back or (end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) and not is_told):
             return "worker"
-        # Where the others end as they were told, a further seat may fail of that.
+        # A further seat that is told to end may fail because the other seats have ended. That is not its own failure.
         is_own = not (self.seat and is_told) or self._fault is not None
         return "failure" if end is AttemptEnd.FAILED and is_own else "itself"
 
     def _note_import(self) -> None:
-        """Tell the driver that this worker has the attempt, which it can't claim before an import is over."""
+        """Tell the driver that this worker has the attempt, and claims it after an import."""
         self._imports_since = time.monotonic()
         self.journal.hold([self.held], self._worker.timing.lease_s)
 
@@ -489,7 +489,7 @@ class AttemptRun:
         stdout: Path,
         stderr: Path,
     ) -> AttemptEnded:
-        """Run the trial's process, unless there is no zygote for it or it is to end already.
+        """Run the trial's process, unless it has no zygote or has to end already.
 
         Return how the attempt ended.
         """
@@ -542,19 +542,19 @@ class AttemptRun:
             "folder": str(folder),
             "working_dir": self._working_dir,
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
-            # Last, as it may release what the process takes.
+            # Last: a service may release a port here, which the process then uses.
             "environment": self._worker.hooks.variables(self),
         }
 
     def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: StartMessage) -> int | None:
-        """Start the trial and wait for its end; returns its wait status, if that is known."""
+        """Start the trial and wait for its end. Return its wait status; None if it is unknown."""
         self.stream = stream = Stream(self.journal, self.claim, self)
         try:
             try:
                 self._worker.uplink.attach(stream)
                 if zygote.keeps or turn.changes_zygote:
-                    # A process that is kept must not get this attempt while the one before can still be signalled; and
-                    # another zygote does not know about that one.
+                    # A kept process must not get this attempt while it can still be signalled for the previous one. And
+                    # another zygote does not know whether the previous trial has ended.
                     turn.wait()
                 zygote, pid = self._start(turn, zygote, message, [stream.write_end, self._control.read_end])
             finally:
@@ -576,7 +576,7 @@ class AttemptRun:
                 pid = zygote.wait_started()
             stays, self._retired = zygote.keep(gone.status, partial(self._find_objection, turn))
             if not stays:
-                turn.settles()
+                turn.note_not_kept()
             return gone.status
         except Exception:
             # If the trial runs nevertheless, it ends with its zygote.
@@ -591,9 +591,9 @@ class AttemptRun:
             self._worker.uplink.detach(stream)
 
     def _find_objection(self, turn: Turn, stays: bool) -> str:
-        """Return why this worker gives the process of the attempt, if it *stays*, to no other.
+        """Return why this worker runs no other attempt in this one's process; empty if it may.
 
-        The result is empty if it does.
+        *stays* says whether the process still exists; only then services are asked.
         """
         if self._outlived:
             return "it ran longer than its timeout_s"
@@ -604,10 +604,10 @@ class AttemptRun:
     def _start(
         self, turn: Turn, zygote: ZygoteHandle, message: StartMessage, fds: Sequence[int]
     ) -> tuple[ZygoteHandle, int]:
-        """Have the trial's process started; returns its zygote and its pid.
+        """Have the trial's process started. Return its zygote and its process id.
 
-        A zygote that dies before that, perhaps with the trial before this one, has started nothing, and a fresh one
-        replaces it.
+        A zygote that dies before that, perhaps with the previous trial, has started nothing. A fresh zygote replaces it
+        once.
         """
         is_fresh = False
         while True:
@@ -635,11 +635,11 @@ class AttemptRun:
         for fd in (says, self._wake.fileno(), exits):
             if fd is not None:
                 poll.register(fd, select.POLLIN)
-        rungs, over_at = [zygote.terminate, zygote.kill], self._over_at
+        signals, over_at = [zygote.terminate, zygote.kill], self._over_at
         #: By when the zygote must send a message, and by when nothing of the trial may be left.
         says_by = gone_by = math.inf
         while True:
-            due = min(self._rung_at if rungs else math.inf, over_at, says_by)
+            due = min(self._next_signal_at if signals else math.inf, over_at, says_by)
             wait_ms = None if due == math.inf else max(0.0, due - time.monotonic()) * 1000
             ready = {fd for fd, _ in poll.poll(wait_ms)}
             now = time.monotonic()
@@ -655,22 +655,22 @@ class AttemptRun:
             elif exits in ready:
                 poll.unregister(exits)
                 says_by, gone_by = now + silent_s, now + GONE_S
-                # It needs no more signals, and can't outlive its time.
-                rungs.clear()
+                # The trial needs no more signals, and can't exceed its time any more.
+                signals.clear()
                 over_at = math.inf
             self._wake.clear()
             if now >= over_at:
                 self._over_at = over_at = math.inf
-                # A trial that is about to end anyway has not outlived it.
+                # A trial that is about to end anyway does not count as too slow.
                 if self._intent is Intent.RUN and not self.is_ending:
                     self._outlived = True
-                    self._want(Intent.STOP)
-            if rungs and now >= self._rung_at:
+                    self._apply_intent(Intent.STOP)
+            if signals and now >= self._next_signal_at:
                 self._forced = True
-                rungs.pop(0)(pid)
+                signals.pop(0)(pid)
                 with self._lock:
-                    self._rung_at = now + self._worker.timing.terminate_grace_s
-                if not rungs:
+                    self._next_signal_at = now + self._worker.timing.terminate_grace_s
+                if not signals:
                     says_by = min(says_by, now + silent_s)
 
     def _make_end_event(self, status: int | None, problem: Problem, stdout: Path, stderr: Path) -> AttemptEnded:

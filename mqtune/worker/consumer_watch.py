@@ -1,4 +1,4 @@
-"""Watches a worker's consumer, which may have lost its connection or its messages."""
+"""Reconnects or restarts a worker whose Celery consumer has stopped receiving tasks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 class ConsumerWatch(WorkerService):
-    """Checks in each round that the worker takes waiting trials.
+    """Checks in each round that the worker receives waiting tasks.
 
-    After ``rounds`` rounds in a row without a new trial, the worker reconnects. After as many more, its process
-    restarts.
+    If it has received none in ``rounds`` rounds in a row, although a task waited and a slot was free, it reconnects.
+    After as many more such rounds, its process restarts.
 
     Args:
-        worker: Celery's own, with mqtune's pool and app.
+        worker: Celery's worker object, with mqtune's pool and app.
         restart: replaces the process; only tests give another one.
         timing: the worker's intervals.
-        close_unused: a step of each round: closes unused connections.
-        is_leaving: returns whether the worker is to end anyway.
+        close_unused: closes unused connections; a step of each round.
+        is_leaving: returns whether the worker is shutting down anyway.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class ConsumerWatch(WorkerService):
         is_leaving: Callable[[], bool] = lambda: False,
     ) -> None:
         self._timing = timing
-        #: How many rounds make a stuck consumer. Rounds count, not seconds: no time has passed for a frozen worker.
+        #: The consumer counts as stuck after this many rounds. Rounds count, not seconds: no time has passed for a
+        #: frozen worker.
         self.rounds = round(timing.stuck_s / timing.round_s)
         self._worker = worker
         self._restart_process = restart or _restart_process
@@ -54,7 +55,7 @@ class ConsumerWatch(WorkerService):
 
     @property
     def _runtime(self) -> WorkerRuntime:
-        # It is made after its services.
+        # The runtime is made after the services, of which this is one.
         runtime: WorkerRuntime = self._worker.app.runtime
         return runtime
 
@@ -63,7 +64,7 @@ class ConsumerWatch(WorkerService):
         return self.look, self._close_unused
 
     def look(self) -> None:
-        """Check once."""
+        """Check whether the consumer is stuck. If so, reconnect or restart."""
         pool = self._worker.pool
         is_stuck = self._should_take() and self._runtime.waiting() > 0 and pool.taken == self._taken
         self._taken = pool.taken
@@ -71,34 +72,34 @@ class ConsumerWatch(WorkerService):
         if self._in_a_row == self.rounds:
             text = "trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting"
             logger.error(text, self._timing.stuck_s)
-            # Raised in the consumer's own loop, it has the effect of a failed connection; running trials go on.
+            # An error in the consumer's own loop makes it reconnect. Running trials continue.
             self._worker.consumer.hub.call_soon(_lose_connection)
         elif self._in_a_row == 2 * self.rounds:
             logger.error("nothing was taken for %.0f s more: this worker restarts", self._timing.stuck_s)
             self._restart()
 
     def _should_take(self) -> bool:
-        """Return whether a slot is free and the consumer isn't cancelled (``cancel_consumer``)."""
+        """Return whether tasks should come: a slot is free, and the consumer is not cancelled."""
         # By the tasks in the pool, not by Celery's own count, which may be wrong.
         has_room = len(self._worker.pool.tasks) < self._worker.pool.num_processes
         consumed = self._worker.app.amqp.queues.consume_from
         return has_room and all(queue in consumed for queue in queues_of(self._runtime.parts.queue))
 
     def _restart(self) -> None:
-        self._runtime.requeue_all("its worker took nothing any more and was restarted")
+        self._runtime.requeue_all("its worker received no more tasks and was restarted")
         self._runtime.close(grace_s=stop_s(self._runtime.parts.grace_s, self._runtime.parts.timing))
         if not self._is_leaving():
             self._restart_process()
 
 
 def _lose_connection() -> NoReturn:
-    raise ConnectionError("nothing comes through it")
+    raise ConnectionError("no task was received")
 
 
 def _restart_process() -> NoReturn:
     """Replace this process by a new one with the same command line, pid and open files.
 
-    Where that fails, end with a code that tells the supervisor to try again.
+    If that fails, exit with a code that tells the supervisor to try again.
     """
     with contextlib.suppress(ChildProcessError):
         # Nobody else would reap dead children.

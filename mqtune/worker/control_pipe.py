@@ -39,12 +39,12 @@ class ControlPipe:
         self._put_if_higher(SAVE, number)
 
     def release(self, sequence: int, answer: str = "") -> None:
-        """Let a waiting trial continue after this report, with an answer.
+        """Let a trial that waits after report *sequence* continue, and give it the driver's answer.
 
-        Do nothing if it may go further already.
+        Do nothing if it may continue after this or a later report already.
 
         Raises:
-            ValueError: the answer is longer than any driver's.
+            ValueError: the answer is longer than any that a driver sends.
         """
         if len(answer) > MAX_ANSWER_CHARS:
             raise ValueError(f"an answer of {len(answer):,} characters")
@@ -73,7 +73,7 @@ class ControlPipe:
 
 
 def parse_count(text: str) -> int:
-    """Return the number in an answer. The pipe carries 64 bits.
+    """Parse a number in an answer of the journal. The pipe carries 64 bits.
 
     Raises:
         ValueError: *text* is not such a number.

@@ -1,4 +1,4 @@
-"""The plan of a worker's slots: finds its devices, and divides them."""
+"""Finds a worker's devices, and divides them into slots."""
 
 from __future__ import annotations
 
@@ -42,62 +42,69 @@ _CORE_LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """A worker's slots: all of one shape, each with its devices."""
+    """The devices and resources of a worker's slots.
+
+    Attributes:
+        offer: the resources of each slot, the same for all.
+        devices: the names of each slot's devices, as in CUDA_VISIBLE_DEVICES; empty tuples for CPU slots.
+    """
 
     offer: Resources
     devices: tuple[tuple[str, ...], ...]
 
     @property
     def device_bytes(self) -> int:
-        """How much memory each device has; 0 if that is unknown."""
-        # A slot of a GPU that is shared by memory offers all of it.
+        """The memory of each device in bytes; 0 if it is unknown."""
+        # Each slot of a GPU that is shared by memory offers all of its memory.
         share = min(self.offer.gpus, 1) or 1
         return round(self.offer.gpu_memory_gb / share * BYTES_PER_GB)
 
     @property
     def varies(self) -> frozenset[str]:
-        """The names of the variables that differ between slots."""
-        return frozenset(_visible_by() if len(set(self.devices)) > 1 else ())
+        """The names of the environment variables that differ between slots."""
+        return frozenset(_visibility_variables() if len(set(self.devices)) > 1 else ())
 
     def environment(self, slot: int) -> dict[str, str]:
-        """Return the environment variables of a slot's processes."""
+        """Return the environment variables for processes in slot number *slot*."""
         limits = {name: str(self.offer.cpus) for name in _CORE_LIMITS if name not in os.environ}
-        visible = dict.fromkeys(_visible_by(), ",".join(self.devices[slot]))
+        visible = dict.fromkeys(_visibility_variables(), ",".join(self.devices[slot]))
         return {**visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **limits}
 
 
-def _visible_by() -> tuple[str, ...]:
-    """Return the variables that name a process's GPUs: NVIDIA's, and with AMD's tools also AMD's own."""
-    return ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if _is_amds() else ("CUDA_VISIBLE_DEVICES",)
+def _visibility_variables() -> tuple[str, ...]:
+    """Return the names of the variables that list a process's GPUs, on this machine."""
+    return ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if _has_amd_tools() else ("CUDA_VISIBLE_DEVICES",)
 
 
-def _is_amds() -> bool:
+def _has_amd_tools() -> bool:
     """Whether this machine has AMD's tools, and none of NVIDIA's."""
     return shutil.which("nvidia-smi") is None and shutil.which("rocm-smi") is not None
 
 
 def without_devices() -> dict[str, str]:
     """Return the environment variables of a process without GPUs."""
-    return dict.fromkeys(_visible_by(), "")
+    return dict.fromkeys(_visibility_variables(), "")
 
 
-def _visible() -> str | None:
-    """Return the GPUs of this process by its environment; None if that names no GPUs.
+def _visible_text() -> str | None:
+    """Return the text of the variable that lists this process's GPUs; None if none is set.
 
     Raises:
         ConfigurationError: ROCR_VISIBLE_DEVICES is set, which renumbers GPUs for the other variables.
     """
-    if _is_amds() and "ROCR_VISIBLE_DEVICES" in os.environ:
+    if _has_amd_tools() and "ROCR_VISIBLE_DEVICES" in os.environ:
         raise ConfigurationError(
             f"ROCR_VISIBLE_DEVICES={os.environ['ROCR_VISIBLE_DEVICES']!r} renumbers GPUs; unset it, and name those "
             f"that the worker may "
             "use: --gpus 0,1, or HIP_VISIBLE_DEVICES"
         )
-    return next((os.environ[name] for name in reversed(_visible_by()) if name in os.environ), None)
+    return next((os.environ[name] for name in reversed(_visibility_variables()) if name in os.environ), None)
 
 
 def find_gpus(asked: str) -> tuple[str, ...]:
-    """Return the devices for ``--gpus``: ``auto``, a number, or a list such as ``0,1`` or ``GPU-…,``.
+    """Return the devices that ``--gpus`` names.
+
+    *asked* is its text: ``auto``, a number, or a list such as ``0,1`` or ``GPU-…,``.
 
     Raises:
         ConfigurationError: *asked* is malformed, names a device twice, or asks for more than are visible; or it is
@@ -108,17 +115,17 @@ def find_gpus(asked: str) -> tuple[str, ...]:
         return _visible_gpus()
     if asked.isdecimal():
         names = tuple(str(index) for index in range(int(asked)))
-        visible = _visible()
+        visible = _visible_text()
         if visible is None:
             return names
-        seen = _listed(visible)
+        seen = _split_names(visible)
         if len(seen) < len(names):
             raise ConfigurationError(
                 f"--gpus {asked}: CUDA_VISIBLE_DEVICES={visible!r} shows only {len(seen)}; ask for fewer, or name "
                 f"them: --gpus 0,1"
             )
         return seen[: len(names)]
-    devices = _listed(asked)
+    devices = _split_names(asked)
     if not devices or not all(re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", device) for device in devices):
         raise ConfigurationError(f"--gpus {asked!r} is invalid; give auto, a number, or a list such as 0,1")
     if len(set(devices)) < len(devices):
@@ -128,14 +135,14 @@ def find_gpus(asked: str) -> tuple[str, ...]:
     return devices
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _visible_gpus() -> tuple[str, ...]:
-    visible = _visible()
+    visible = _visible_text()
     if visible is not None:
-        return _listed(visible)
+        return _split_names(visible)
     try:
         return tuple(gpu.number for gpu in _installed())
     except NoAnswer as error:
@@ -148,15 +155,13 @@ def _visible_gpus() -> tuple[str, ...]:
 
 
 def find_gpu_memory(asked: str, gpus: tuple[str, ...], timing: Timing = Timing()) -> int:
-    """Return the memory of each GPU for ``--gpu-memory`` in MB (10⁶ bytes).
+    """Return the memory of each GPU in MB (10⁶ bytes); 0 if it is unknown.
 
-    The result is 0 when it is unknown.
-
-    If GPUs differ, the smallest counts, because all slots of a worker have one shape. A device that the driver does not
-    list, such as a part of a GPU, makes it unknown.
+    If GPUs differ, the smallest counts, because all slots of a worker offer the same. It is unknown if the driver
+    doesn't list one of the devices, such as a part of a GPU.
 
     Args:
-        asked: ``auto`` to ask the driver, or a number of GB.
+        asked: the text of ``--gpu-memory``: ``auto`` to ask the driver, or a number of GB.
         gpus: the devices, from ``find_gpus``.
 
     Raises:
@@ -179,7 +184,8 @@ def find_gpu_memory(asked: str, gpus: tuple[str, ...], timing: Timing = Timing()
     if all(sizes) and len({*sizes}) > 1:
         shown = ", ".join(f"{gpu}: {mb / _MB_PER_GB:.1f} GB" for gpu, mb in zip(gpus, sizes, strict=True))
         logger.warning(
-            "the GPUs differ (%s): each slot offers what the smallest has; start a worker for each kind: --gpus %s,",
+            "the GPUs differ (%s): each slot offers the memory of the smallest; start a worker for each kind: "
+            "--gpus %s,",
             shown,
             gpus[0],
         )
@@ -201,12 +207,12 @@ def _memory_mb(device: str, installed: Iterable[Gpu]) -> int:
 
 
 def _installed(timing: Timing = Timing()) -> list[Gpu]:
-    """Return the GPUs of this machine; none where there is no driver.
+    """Return the GPUs of this machine; an empty list without a GPU driver.
 
     Raises:
         NoAnswer: there is a driver, and it fails.
     """
-    if shutil.which("nvidia-smi") is None and find_spec("pynvml") is None and not _is_amds():
+    if shutil.which("nvidia-smi") is None and find_spec("pynvml") is None and not _has_amd_tools():
         return []
     with contextlib.closing(GpuProbe(timing=timing)) as probe:
         try:
@@ -223,16 +229,16 @@ def _installed_if_known(timing: Timing = Timing()) -> list[Gpu]:
         return _installed(timing)
     except NoAnswer as error:
         logger.warning(
-            "which GPUs there are is not known (%s); neither is how much memory they have: --gpu-memory 24 says it",
+            "this machine's GPUs and their memory are unknown (%s); give the memory in GB: --gpu-memory 24",
             error,
         )
         return []
 
 
 def _check_known(gpus: Iterable[str], installed: Sequence[Gpu]) -> None:
-    """Raise ConfigurationError if the driver lists GPUs without one of *gpus*.
+    """Raise ConfigurationError if the driver lists GPUs, but not all of *gpus*.
 
-    It lists no parts of GPUs (MIG).
+    Parts of GPUs (MIG) are not checked, because it does not list them.
     """
     unknown = [gpu for gpu in gpus if not gpu.startswith("MIG-") and matching(gpu, installed) is None]
     if installed and unknown:
@@ -257,17 +263,18 @@ def plan_slots(
     """Return the slots that a worker offers.
 
     Args:
-        gpus: the devices, from ``find_gpus``; without one the slots are CPU slots.
+        gpus: the devices, from ``find_gpus``; if it is empty, the slots are CPU slots.
         slots_per_gpu: how many trials share a GPU.
         gpus_per_slot: how many GPUs a trial gets.
-        pack_gpus: how many trials share a GPU at most, each with the memory that it asks for; None to share no GPU so.
+        pack_gpus: the most trials that share a GPU by memory, where each gets the memory that it asks for; None if GPUs
+            are not shared by memory.
         cpus: the cores of the worker, by default all usable cores. Slots share them evenly.
         slots: number of CPU slots; one for each core by default.
         gpu_memory_mb: memory of each GPU in MB, from ``find_gpu_memory``; trials that share a GPU share it evenly.
         tags: the tags of every slot.
 
     Raises:
-        ConfigurationError: the numbers don't go together.
+        ConfigurationError: a number is below 1, or two options exclude each other.
     """
     for name, value in (
         ("slots-per-gpu", slots_per_gpu),
@@ -321,7 +328,7 @@ def _packed(
     steps = gpu_memory_mb // _MEMORY_STEP_MB
     if not steps:
         raise ConfigurationError(
-            f"--pack-gpus {most}: how much memory the GPUs have is not known; say it: --gpu-memory 24, the GB of each"
+            f"--pack-gpus {most}: the memory of the GPUs is unknown; give the GB of each: --gpu-memory 24"
         )
     offer = Resources(
         cpus=max(1, cores // (most * len(gpus))), gpu_memory_gb=steps / (_MB_PER_GB // _MEMORY_STEP_MB), tags=tags

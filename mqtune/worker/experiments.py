@@ -1,4 +1,4 @@
-"""The experiments of a worker's attempts, each read once, and the check of its tasks."""
+"""Caches the experiments of a worker's attempts, and checks its tasks."""
 
 from __future__ import annotations
 
@@ -29,17 +29,14 @@ from mqtune.worker.importers import ImportKey
 
 logger = logging.getLogger(__name__)
 
-#: How many experiments a worker remembers: more than it usually has slots, and few enough for definitions of a
-#: megabyte. Others are read again.
+#: The number of cached experiments: more than a worker usually has slots, and few enough for definitions of a megabyte.
 REMEMBERED: Final = 32
 #: Bytes of the seed of random generators: PyTorch takes 8.
 _SEED_BYTES: Final = 8
 
 
 def claim_of(experiment: str, trial: str, attempt: int, token: str, digest: str, shared_bytes: int | None) -> Claim:
-    """Return the claim of a task's attempt.
-
-    Its names become paths, so it checks what a driver has sent.
+    """Check the fields of a task, whose names become paths, and return the claim of its attempt.
 
     Raises:
         ConfigurationError: it is malformed.
@@ -48,24 +45,24 @@ def claim_of(experiment: str, trial: str, attempt: int, token: str, digest: str,
     are_sound = type(attempt) is int and type(digest) is str and type(shared_bytes) in (int, type(None))
     if not (are_names and are_sound and (shared_bytes or 0) >= 0):
         task = reprlib.repr([experiment, trial, attempt, digest, shared_bytes])
-        raise ConfigurationError(f"{task} is malformed: no driver of mqtune sends that")
+        raise ConfigurationError(f"the task {task} is malformed: no driver of mqtune has sent it")
     return Claim(TrialId(trial), attempt, token)
 
 
 class ExperimentHere:
-    """One experiment on this worker, by one of its definitions. Any thread may use it.
+    """One experiment on this worker, with one version of its definition. Thread-safe.
 
     Attributes:
-        journal: the experiment's; the same by all definitions.
+        journal: the experiment's journal, the same object for all versions of the definition.
         definition: the definition.
-        digest: its digest, by which tasks name it.
+        digest: the definition's digest, which tasks contain.
     """
 
     def __init__(self, journal: Journal, definition: Mapping[str, Any], digest: str = "") -> None:
         self.journal = journal
         self.definition = definition
         self.digest = digest
-        #: The resources for which each trial asks; the least if they are unknown.
+        #: The resources for which each trial asks; the least resources if the definition's are unreadable.
         self.resources = Resources()
         with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
             self.resources = Resources.decode(definition.get("resources", {}))
@@ -82,7 +79,7 @@ class ExperimentHere:
 
     @property
     def shared_bytes(self) -> int:
-        """How many bytes of a shared device each trial asks for; 0 where that is not known."""
+        """The memory that each trial asks for on a shared GPU, in bytes; 0 if it is unknown."""
         return self.resources.shared_bytes
 
     @property
@@ -90,12 +87,12 @@ class ExperimentHere:
         """The trainable.
 
         Raises:
-            TrainableNotFound: the definition names none.
+            TrainableNotFound: the definition names no trainable.
         """
         return TrainableSpec.decode(self.definition["trainable"])
 
     def check_store(self) -> None:
-        """Find out whether this worker can write to the experiment's checkpoint store, until that succeeds.
+        """Check that this worker can write to the experiment's store, until that has succeeded once.
 
         Raises:
             StoreUnavailable: it can't.
@@ -109,12 +106,12 @@ class ExperimentHere:
             self._has_store = True
 
     def import_key(self, code_root: Path, folder: Path | None, log_root: Path) -> ImportKey:
-        """Return the key of the experiment's imports, and write the manifest of its code's files for them.
+        """Return the key of the experiment's imports. Write the manifest of its code's files.
 
         Args:
             code_root: the folder below which the trainable is.
-            folder: where trials run; None for where the worker does.
-            log_root: the folder below which the manifest is written, in the experiment's.
+            folder: the working directory of trials; None for the worker's own.
+            log_root: the worker's log folder. The manifest goes into the experiment's folder there.
 
         Raises:
             ConfigurationError: an option of the definition is invalid.
@@ -122,9 +119,10 @@ class ExperimentHere:
         with self._lock:
             if self._key is None or self._key_is_for != (code_root, folder):
                 files = resolve(self.spec, code_root, self.definition.get("code_files"))
-                manifest = self._write(log_root, encode_value(files)) if files else None
+                manifest = self._write_manifest(log_root, encode_value(files)) if files else None
                 key = ImportKey(
-                    self._program(code_root, folder, manifest), checked_environment(self.definition.get("env") or {})
+                    self._make_program(code_root, folder, manifest),
+                    checked_environment(self.definition.get("env") or {}),
                 )
                 if manifest is None:
                     # The next attempt may find the files, or be able to write.
@@ -132,7 +130,7 @@ class ExperimentHere:
                 self._key, self._key_is_for = key, (code_root, folder)
             return self._key
 
-    def _program(self, code_root: Path, folder: Path | None, manifest: Path | None) -> Program:
+    def _make_program(self, code_root: Path, folder: Path | None, manifest: Path | None) -> Program:
         start_method = self.definition.get("start_method", "fork")
         if start_method not in ("fork", "spawn"):
             raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
@@ -147,7 +145,7 @@ class ExperimentHere:
             spawns=start_method == "spawn",
         )
 
-    def _write(self, log_root: Path, content: bytes) -> Path | None:
+    def _write_manifest(self, log_root: Path, content: bytes) -> Path | None:
         folder = log_root / self.name / CODE_FOLDER
         manifest = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.files"
         try:
@@ -165,10 +163,10 @@ class ExperimentHere:
 
 
 def checked_environment(values: object) -> tuple[tuple[str, str], ...]:
-    """Return the variables that an experiment sets for its trials.
+    """Check the environment variables that an experiment sets. Return them as sorted pairs.
 
     Raises:
-        ConfigurationError: they are invalid, or one could have other code run than the trainable.
+        ConfigurationError: a variable is invalid, or could make other code run than the trainable.
     """
     if not isinstance(values, Mapping) or not all(isinstance(text, str) for pair in values.items() for text in pair):
         raise ConfigurationError(f"env={reprlib.repr(values)}: give names and values as texts")
@@ -176,7 +174,7 @@ def checked_environment(values: object) -> tuple[tuple[str, str], ...]:
 
 
 class Experiments:
-    """The experiments that were here last. Any thread may call it.
+    """Caches the most recently used experiments. Thread-safe.
 
     Args:
         open_journal: returns an experiment's journal, by its name.
@@ -197,9 +195,9 @@ class Experiments:
             return self._journal_of(experiment, self._known.get(experiment))
 
     def of(self, experiment: str, digest: str) -> ExperimentHere:
-        """Return an experiment by its definition with this digest.
+        """Return an experiment with the version of its definition that has this digest.
 
-        The definition is read if the experiment was not used by it last.
+        The definition is read again if the cached one has another digest.
 
         Raises:
             MqtuneError: there is no such experiment, its definition is malformed, or this worker may not read it.
@@ -213,8 +211,8 @@ class Experiments:
         with self._lock:
             known = self._use(experiment)
             if known is None or known.digest != digest:
-                # A worker renews the leases of an experiment by one journal, and another thread may have opened one
-                # first.
+                # Another thread may have opened a journal first. All leases of an experiment are renewed through one
+                # journal object.
                 known = ExperimentHere(journal if known is None else known.journal, definition, digest)
                 self._known[experiment] = known
                 while len(self._known) > REMEMBERED:
@@ -225,7 +223,7 @@ class Experiments:
         return self._open_journal(experiment) if known is None else known.journal
 
     def _use(self, experiment: str) -> ExperimentHere | None:
-        """Return an experiment that is known, and make it the one used last."""
+        """Return a cached experiment, and mark it as used last; None if it is not cached."""
         known = self._known.pop(experiment, None)
         if known is not None:
             self._known[experiment] = known

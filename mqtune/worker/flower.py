@@ -19,7 +19,7 @@ from mqtune.worker.outcome import RunResult
 
 logger = logging.getLogger(__name__)
 
-#: Last state of an attempt whose end has no Celery state.
+#: The last states of attempts, by their end, as far as Celery has no state for it.
 _LAST_STATE: Final = {
     AttemptEnd.STOPPED: TrialStatus.EARLY_STOPPED.value,
     AttemptEnd.PAUSED: TrialStatus.PAUSED.value,
@@ -31,8 +31,8 @@ _LAST_STATE: Final = {
 
 #: State of a running row.
 _STARTED: Final = "started"
-#: The state of a row whose task returns to its queue. When the task is taken again, an earlier state follows, which no
-#: other state allows.
+#: The state of a row whose task returns to its queue. After any other state Flower would ignore the earlier states that
+#: follow when a worker takes the task again.
 _GOES_BACK: Final = "retried"
 #: Fields that Flower would otherwise fill as for a message sent now.
 _NOT_SENT: Final = {"sent": None, "client": None}
@@ -64,9 +64,10 @@ class FlowerRows:
         self._show(run, _STARTED)
 
     def end(self, run: AttemptRun, outcome: RunResult) -> None:
-        """Show an attempt's last state, unless Celery shows it.
+        """Show an attempt's last state, or that it waits again if its task goes back to the queue.
 
-        A row that was never claimed belongs to another worker. A task that goes back waits for its next worker.
+        For completed and failed attempts, Celery's own event follows. Nothing is shown for an attempt that was not
+        claimed: its row belongs to another worker.
         """
         if outcome.goes_back:
             self._show(run, _GOES_BACK, outcome=outcome)
@@ -116,7 +117,7 @@ class FlowerRows:
             "uuid": run.task_id,
             "name": f"{run.journal.experiment}/{run.definition['trainable']['name']}",
             "args": "",
-            "result": _as_it_stands(run)
+            "result": _current_result(run)
             if outcome is None
             else outcome.note
             if outcome.goes_back
@@ -134,14 +135,14 @@ class FlowerRows:
         return fields
 
 
-def _as_it_stands(run: AttemptRun) -> str:
+def _current_result(run: AttemptRun) -> str:
     if not run.is_running:
         return "imports its code" if run.is_importing else "waits for its slot"
     return latest_report(run) or "no report yet"
 
 
 def latest_report(run: AttemptRun) -> str:
-    """Return an attempt's last report as text. Empty before the first."""
+    """Return an attempt's last report as text; empty before the first report."""
     if run.stream is None or run.stream.last_report is None:
         return ""
     _, metrics, *_ = decode_value(run.stream.last_report)
@@ -161,9 +162,9 @@ class Text:
 
 
 def failure(outcome: RunResult) -> TrialFailed:
-    """Return a failed attempt's error for Celery. The message is its last line.
+    """Return the exception by which Celery shows a failed attempt.
 
-    A note has all of it, for the traceback.
+    Its message is the last line of the error, and a note has the whole error.
     """
     lines = [line for line in outcome.note.splitlines() if line and not line.startswith((" ", "("))]
     error = TrialFailed(lines[-1] if lines else outcome.note)

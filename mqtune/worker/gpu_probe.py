@@ -1,19 +1,19 @@
-"""The process that asks the GPU driver, so that a worker never loads the driver's library.
+"""A process that asks the GPU driver, so that the worker never loads the driver's library.
 
 It asks NVIDIA's driver by nvidia-ml-py (the extra ``gpu``), or by nvidia-smi where that package is missing.
-Where neither is there, it asks AMD's by rocm-smi. Each line on its stdin is a question, and each line on its stdout is
-an answer, both in JSON:
+If neither exists, it asks AMD's driver by rocm-smi. Each line on its stdin is a question, and each line on its stdout
+is an answer, both in JSON:
 
 - ``"gpus"``: the GPUs of this machine; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
 - a list of devices, named as in CUDA_VISIBLE_DEVICES: their memory in use; ``{"used": {device: bytes}, "unknown":
   {device: reason}}``
-- ``{"processes": devices}``: the memory of each process there; ``{"processes": {device: {pid: bytes}}}``. Devices that
-  don't say it are left out.
-- ``{"use": devices}``: their use now; ``{"use": {device: [percent of the last moment in which it computed, bytes in
-  use, watts]}}``, with null for an unknown figure
+- ``{"processes": devices}``: the memory of each process on these devices; ``{"processes": {device: {pid: bytes}}}``.
+  Devices without this information are left out.
+- ``{"use": devices}``: their use now; ``{"use": {device: [percentage of recent time in which it computed, bytes in use,
+  watts]}}``, with null for an unknown figure
 
-After an answer ``{"error": reason, "final": whether asking again is useless}`` the process ends. It also ends with its
-stdin, and so with its worker.
+After an answer ``{"error": reason, "final": whether asking again is useless}`` the process ends. It also ends when its
+stdin is closed, and so with its worker.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-#: The time limit of nvidia-smi. It is less than a worker waits for an answer, so that this process can still kill and
-#: reap it.
+#: The time limits of nvidia-smi, by question. They are shorter than the worker's, so that this process can still kill
+#: and reap the command.
 _SMI_TIMEOUT_S: Final = {"gpus": 25.0, "used": 8.0}
 _SMI_GPU: Final = ("index", "uuid", "memory.total")
 _SMI_USED: Final = ("memory.used",)
@@ -73,18 +73,18 @@ class GpuSource(Protocol):
         """Return the GPUs of this machine."""
 
     def used(self, devices: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
-        """Return the bytes in use on each device, by all processes, and the reasons why others are unknown."""
+        """Return the bytes in use by device; and for other devices, the reason why they are unknown."""
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return the bytes of each process on each device, by its number.
+        """Return by device the bytes that each process has on it, by process id.
 
-        Silent devices are left out.
+        Devices without this information are left out.
         """
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
-        """Return the use of each device by all processes.
+        """Return the load, memory and power of each device, over all processes.
 
-        For parts of GPUs (MIG) that is their memory.
+        Of parts of GPUs (MIG) only the memory is known.
         """
 
 
@@ -124,7 +124,7 @@ class Nvml:
         try:
             total = int(self._nvml.nvmlDeviceGetMemoryInfo(handle).total)
         except self._nvml.NVMLError:
-            # Some share the machine's memory.
+            # Some GPUs share the machine's memory.
             total = 0
         return Gpu(str(index), _text(self._nvml.nvmlDeviceGetUUID(handle)), total)
 
@@ -208,7 +208,7 @@ class NvidiaSmi:
             if gpu is None:
                 unknown[device] = "nvidia-smi does not list it; nvidia-ml-py may know it: pip install nvidia-ml-py"
             elif (size := _mebibytes(*full[gpu])) is None:
-                unknown[device] = "nvidia-smi does not say"
+                unknown[device] = "nvidia-smi does not report it"
             else:
                 used[device] = size
         return used, unknown
@@ -224,7 +224,7 @@ class NvidiaSmi:
             if device in by_device and pid.isdecimal():
                 size = _mebibytes(used)
                 if size is None:
-                    # In a container it may not know.
+                    # In a container nvidia-smi may not know it.
                     del by_device[device]
                 else:
                     by_device[device][int(pid)] = size
@@ -236,19 +236,19 @@ class NvidiaSmi:
         return {device: _UNKNOWN if gpu is None else _use_of(*rows[gpu]) for device, gpu in gpus}
 
     def _rows(self, timeout_s: float, more: Sequence[str]) -> dict[Gpu, list[str]]:
-        """Return the GPUs, each with the texts of these fields."""
+        """Return the texts of the fields *more* for each GPU."""
         rows = self._query("gpu", (*_SMI_GPU, *more), timeout_s)
         return {
             Gpu(number, uuid, _mebibytes(total) or 0): said for number, uuid, total, *said in rows if number.isdecimal()
         }
 
     def _query(self, kind: str, fields: Sequence[str], timeout_s: float) -> list[list[str]]:
-        """Return the command's answer about GPUs, or about processes, as rows of these fields.
+        """Query GPUs (*kind* "gpu") or processes ("compute-apps"). Return rows with these fields.
 
-        Remarks that it prints are left out.
+        Other lines that the command prints are skipped.
         """
         options = f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"
-        answer = _answer("nvidia-smi", [self._command, *options], timeout_s)
+        answer = _run_command("nvidia-smi", [self._command, *options], timeout_s)
         if answer.returncode:
             raise _failure("nvidia-smi", answer)
         rows = ([value.strip() for value in line.split(",")] for line in answer.stdout.splitlines())
@@ -258,7 +258,7 @@ class NvidiaSmi:
 class RocmSmi:
     """Asks with the command rocm-smi, for AMD's GPUs, as ROCm 5 and 6 have it.
 
-    Its numbers are those of ``HIP_VISIBLE_DEVICES``.
+    It numbers the GPUs as ``HIP_VISIBLE_DEVICES`` does.
 
     Raises:
         NoAnswer: there is no such command.
@@ -279,8 +279,8 @@ class RocmSmi:
         unknown: dict[str, str] = {}
         for device in devices:
             card = cards.get(matching(device, cards) or _NO_GPU, {})
-            if (size := _whole(card.get(_ROCM_USED))) is None:
-                unknown[device] = "rocm-smi does not say"
+            if (size := _int_or_none(card.get(_ROCM_USED))) is None:
+                unknown[device] = "rocm-smi does not report it"
             else:
                 used[device] = size
         return used, unknown
@@ -294,13 +294,13 @@ class RocmSmi:
         return {device: self._use(cards.get(matching(device, cards) or _NO_GPU, {})) for device in devices}
 
     def _use(self, card: dict[str, str]) -> Use:
-        # The name differs by the generation of the GPU.
+        # The field's name depends on the generation of the GPU.
         watts = next((_number(value) for name, value in card.items() if name.endswith("Power (W)")), None)
-        return _number(card.get(_ROCM_PERCENT, "")), _whole(card.get(_ROCM_USED)), watts
+        return _number(card.get(_ROCM_PERCENT, "")), _int_or_none(card.get(_ROCM_USED)), watts
 
     def _cards(self, question: str) -> dict[Gpu, dict[str, str]]:
         options = "--showuniqueid", "--showmeminfo", "vram", "--showuse", "--showpower", "--json"
-        answer = _answer("rocm-smi", [self._command, *options], _SMI_TIMEOUT_S[question])
+        answer = _run_command("rocm-smi", [self._command, *options], _SMI_TIMEOUT_S[question])
         # It may print a warning before its answer.
         _, begins, body = answer.stdout.partition("{")
         try:
@@ -311,16 +311,18 @@ class RocmSmi:
         if not cards:
             raise NoAnswer("rocm-smi: no devices were found")
         return {
-            Gpu(name.removeprefix("card"), _uuid(card.get(_ROCM_ID, "")), _whole(card.get(_ROCM_TOTAL)) or 0): card
+            Gpu(
+                name.removeprefix("card"), _uuid(card.get(_ROCM_ID, "")), _int_or_none(card.get(_ROCM_TOTAL)) or 0
+            ): card
             for name, card in cards.items()
         }
 
 
-def _answer(name: str, command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Return the answer of a command of a driver.
+def _run_command(name: str, command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a GPU driver's command, and return its result.
 
     Raises:
-        NoAnswer: it can't be run, or takes too long.
+        NoAnswer: the command can't be run, or takes too long.
     """
     try:
         return subprocess.run(
@@ -342,11 +344,11 @@ def _failure(name: str, answer: subprocess.CompletedProcess[str]) -> NoAnswer:
 
 
 def _uuid(unique_id: str) -> str:
-    """Return the id of a GPU as ``ROCR_VISIBLE_DEVICES`` has it."""
+    """Return a unique id in the form of ``ROCR_VISIBLE_DEVICES``; empty if it is malformed."""
     return f"GPU-{unique_id.removeprefix('0x')}" if unique_id.startswith("0x") else ""
 
 
-def _whole(text: str | None) -> int | None:
+def _int_or_none(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
@@ -375,7 +377,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _open() -> GpuSource:
+def _open_source() -> GpuSource:
     try:
         return Nvml()
     except ImportError as error:
@@ -385,28 +387,28 @@ def _open() -> GpuSource:
 
 
 def main() -> None:
-    """Answer questions until there are no more."""
+    """Answer the questions on stdin until it is closed, or the driver doesn't answer."""
     source: GpuSource | None = None
     for line in sys.stdin:
         question = json.loads(line)
         try:
-            source = source or _open()
+            source = source or _open_source()
             if question == "gpus":
-                _say({"gpus": source.gpus()})
+                _write_answer({"gpus": source.gpus()})
             elif isinstance(question, dict) and "processes" in question:
-                _say({"processes": source.processes(question["processes"])})
+                _write_answer({"processes": source.processes(question["processes"])})
             elif isinstance(question, dict):
-                _say({"use": source.use(question["use"])})
+                _write_answer({"use": source.use(question["use"])})
             else:
                 used, unknown = source.used(question)
-                _say({"used": used, "unknown": unknown})
+                _write_answer({"used": used, "unknown": unknown})
         except NoAnswer as error:
-            # A driver that is being replaced may work later, but not with the library that is loaded here.
-            _say({"error": str(error), "final": error.is_final})
+            # A driver that is being replaced may work later, but not with the library that this process has loaded.
+            _write_answer({"error": str(error), "final": error.is_final})
             return
 
 
-def _say(answer: dict[str, Any]) -> None:
+def _write_answer(answer: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

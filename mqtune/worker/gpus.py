@@ -1,4 +1,4 @@
-"""Asks the GPU driver, through a process of its own (``mqtune.worker.gpu_probe``)."""
+"""Asks the GPU driver, through a separate process (``mqtune.worker.gpu_probe``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _READ_BYTES: Final = 1 << 16
 
 
 class GpuProbe:
-    """Asks the GPU driver. Its process starts with the first question, and again when it has died.
+    """Asks the GPU driver through a child process.
+
+    The process starts with the first question, and again if it has ended.
 
     Every answer has a deadline, so a driver that hangs blocks nothing else. Any thread may ask. Close it at the end.
     """
@@ -41,11 +43,13 @@ class GpuProbe:
         self._command = command
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        #: After a fault, the monotonic time from which on the driver is asked again.
         self._asks_from = 0.0
+        #: The warnings that were logged.
         self._said: set[str] = set()
 
     def gpus(self) -> list[Gpu]:
-        """Return the GPUs of this machine, within some ``gpu_list_s``.
+        """Return the GPUs of this machine, within about ``gpu_list_s``.
 
         Raises:
             NoAnswer: the driver can't be asked.
@@ -59,12 +63,12 @@ class GpuProbe:
                 raise
 
     def used(self, devices: Sequence[str]) -> dict[str, int]:
-        """Return the bytes in use on each device, within some ``gpu_answer_s``.
+        """Return the bytes in use on each device, within about ``gpu_answer_s``.
 
-        Devices whose use is unknown are left out. It never raises: a fault is logged once, and for a while the driver
-        is not asked again.
+        Devices whose use is unknown are left out. It never raises: a fault is logged once, and the driver is not asked
+        again for ``gpu_pause_s``.
         """
-        answer = self._asked([*devices], "the worker does not wait for it to be freed")
+        answer = self._ask_about_devices([*devices], "the worker does not wait for it to be freed")
         for device, reason in answer.get("unknown", {}).items():
             self._say_once(
                 f"the memory in use on device {device} is unknown ({reason}); the worker does not wait for it to be "
@@ -73,25 +77,28 @@ class GpuProbe:
         return {device: int(used) for device, used in answer.get("used", {}).items()}
 
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
-        """Return the use of each device by all processes, as ``used`` does.
+        """Return the load, memory and power of each device, over all processes.
 
-        An unknown figure is None.
+        Unknown figures are None. Faults are handled as by ``used``.
         """
-        answer = self._asked({"use": [*devices]}, "so is how its trials use them")
+        answer = self._ask_about_devices({"use": [*devices]}, "so is the use of its devices by trials")
         return {device: DeviceUse(*use) for device, use in answer.get("use", {}).items()}
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return the bytes of each process on each device, by its number, as ``used`` does."""
-        answer = self._asked({"processes": [*devices]}, "so is how much of it each trial has")
+        """Return by device the bytes that each process has on it, by process id.
+
+        Faults are handled as by ``used``.
+        """
+        answer = self._ask_about_devices({"processes": [*devices]}, "so is the part of each trial")
         return {
             device: {int(pid): int(size) for pid, size in those.items()}
             for device, those in answer.get("processes", {}).items()
         }
 
-    def _asked(self, question: list[str] | dict[str, list[str]], otherwise: str) -> dict[str, Any]:
-        """Return the answer to a question about devices.
+    def _ask_about_devices(self, question: list[str] | dict[str, list[str]], otherwise: str) -> dict[str, Any]:
+        """Return the answer to a question about devices; empty after a fault and in its pause.
 
-        It is empty after a fault, and for a while then.
+        *otherwise* names the consequence of a fault, for the log.
         """
         with self._lock:
             if time.monotonic() < self._asks_from:

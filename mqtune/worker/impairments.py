@@ -1,4 +1,4 @@
-"""Causes that keep a worker or its devices out of use, and their recovery."""
+"""Impairments: why a worker or its devices are out of use, and when they are used again."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def _never() -> bool:
 
 @dataclass(slots=True, eq=False)
 class ImpairmentCause:
-    """One cause. It ends by a check, by a successful probe attempt, or by its creator.
+    """The cause of an impairment. A check, a successful probe attempt, or its creator ends it.
 
     Attributes:
         text: the cause in words; see ``Impairment``.
         ends: the condition of its end, in words.
         is_over: checks whether it is over. It may take seconds. Called in one thread only.
-        probe_slot: the slot that may run a probe; None if an attempt there would show nothing.
+        probe_slot: the number of the slot that may run a probe; None for no probe, as an attempt would show nothing.
         pause_s: seconds until a probe; infinite for no probe.
-        is_open: whether that time has come, and the probe may start.
+        is_open: whether the probe may start, because that time has passed.
         is_probed: whether a probe is running.
         since: when it began, by the server's clock.
         retry_at: when a probe may start, by the server's clock; 0 for no probe.
@@ -57,7 +57,7 @@ class Impairments:
     """The current causes that keep a worker or its devices out of use. Thread-safe.
 
     Args:
-        on_change: called in the noticing thread when a cause begins or ends, or a probe may start.
+        on_change: called when a cause begins or ends, or a probe may start, in the thread that notices it.
         worker: name of the worker, for the command that enables a device.
     """
 
@@ -80,14 +80,14 @@ class Impairments:
 
     @property
     def all(self) -> list[Impairment]:
-        """All causes for publication, sorted. Equal while nothing changes."""
+        """All causes for publication, sorted. Two lists are equal if nothing has changed."""
         return sorted(
             Impairment(device, kind, cause.text, cause.ends, cause.since, cause.retry_at)
             for (device, kind), cause in self._causes.items()
         )
 
     def cause_of(self, device: str, kind: str) -> ImpairmentCause | None:
-        """Return the cause of this kind on a device."""
+        """Return the cause of this kind on a device; None without one."""
         return self._causes.get((device, kind))
 
     def closes(self, slot: int, devices: Sequence[str]) -> bool:
@@ -95,7 +95,11 @@ class Impairments:
         return any(not cause.is_open or cause.probe_slot != slot for cause in self._on(devices))
 
     def enter(self, slot: int, devices: Sequence[str]) -> bool:
-        """Return whether an attempt may start in a slot. A quarantined device accepts one probe."""
+        """Return whether an attempt may start in a slot now.
+
+        If the slot's devices are quarantined and a probe is due, the attempt counts as the probe, and no other may
+        start.
+        """
         with self._lock:
             causes = self._on(devices)
             if any(not cause.is_open or cause.probe_slot != slot or cause.is_probed for cause in causes):
@@ -105,7 +109,7 @@ class Impairments:
             return True
 
     def leave(self, slot: int, devices: Sequence[str]) -> None:
-        """Allow another probe, after an attempt in this slot that has shown nothing."""
+        """Allow another probe of quarantined devices: the attempt in this slot is over."""
         with self._lock:
             for cause in self._on(devices):
                 if cause.probe_slot == slot:
@@ -116,11 +120,11 @@ class Impairments:
         return [c for (device, kind), c in causes.items() if device in devices and kind not in _CLOSE_NONE]
 
     def put(self, devices: Sequence[str], kind: str, cause: ImpairmentCause, *, says: str = "") -> None:
-        """Add a cause to devices, in place of an earlier one of its kind there.
+        """Add a new cause to devices. It replaces an earlier one of the same kind there.
 
-        A service chooses the kind of its causes. No other part has causes of that kind. The cause must be new: its
-        beginning and retry time are set here. ``WHOLE_WORKER`` alone stands for the worker.
-        *says* replaces its text in the log.
+        For the whole worker, *devices* is ``[WHOLE_WORKER]``. A service chooses the kind of its causes, and no other
+        part uses that kind. The beginning and the retry time of the cause are set here. *says* replaces its text in the
+        log.
         """
         if self._is_closed:
             return
@@ -135,7 +139,10 @@ class Impairments:
         self._on_change()
 
     def disable(self, devices: Mapping[str, str]) -> None:
-        """Disable exactly these devices, each until a user enables it again."""
+        """Disable exactly these devices: others that users had disabled are enabled again.
+
+        *devices* has by device the user who disabled it.
+        """
         disabled = {device: cause for (device, kind), cause in self._causes.items() if kind == "by_hand"}
         for device, by in devices.items():
             if device not in disabled:
@@ -156,16 +163,16 @@ class Impairments:
         if lifted:
             self._on_change()
 
-    def looks(self) -> Iterator[Step]:
-        """Yield a check of each cause, which ends it or lets its probe start.
+    def checks(self) -> Iterator[Step]:
+        """Yield one step for each cause: it checks the cause, and ends it or lets its probe start.
 
-        One thread runs the checks, from time to time.
+        One thread runs the steps, in each round.
         """
         for cause in {id(cause): cause for cause in self._causes.values()}.values():
             if not self._is_closed:
-                yield partial(self._look, cause)
+                yield partial(self._check, cause)
 
-    def _look(self, cause: ImpairmentCause) -> None:
+    def _check(self, cause: ImpairmentCause) -> None:
         if cause.is_over():
             self.lift(cause)
         elif cause.probe_slot is not None and not cause.is_open and self.is_due(cause):

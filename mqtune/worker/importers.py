@@ -1,6 +1,6 @@
 """The worker's side of importers.
 
-It starts them, waits for their imports, has them fork zygotes, and keeps some.
+It starts them, waits for their imports, has them fork zygotes, and keeps some for later trials.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ logger = logging.getLogger(__name__)
 IMPORT_TIMEOUT_S: Final = 600.0
 #: The state of a process that SIGSTOP has stopped, in the process table.
 _STOPPED: Final = "T"
-#: Of how many programs a worker keeps unused importers: more experiments rarely take turns on it.
+#: The number of programs whose unused importers a worker keeps. More experiments rarely take turns on it.
 KEPT: Final = 4
 _KIB: Final = 1024
 
 
 class UnsafeImport(ZygoteDied):
-    """The importer has ended: no process can be forked behind an early import of *module*."""
+    """The importer has exited: no process can be forked after the early import of *module*."""
 
     def __init__(self, module: str, why: str) -> None:
         super().__init__(f"{module} can't be imported before a trial is forked: {why}")
@@ -69,8 +69,8 @@ class ImportKey:
     Attributes:
         program: their program.
         environment: the variables that the experiment sets.
-        mark: parts them from trials that are the same in all else; a service may set it.
-        handle: the worker's side of their zygotes.
+        mark: separates them from trials with otherwise equal keys; a service may set it.
+        handle: the class of the worker's handles of their zygotes.
     """
 
     program: Program
@@ -88,7 +88,7 @@ class OfferedImporter:
     """A fork of the driver that waits to be the importer of its program.
 
     Args:
-        fd: the descriptor of the channel to it.
+        fd: the descriptor of the channel to the fork.
         code_root: the folder below which the program is.
     """
 
@@ -106,18 +106,18 @@ class OfferedImporter:
 
 
 class ImporterHandle:
-    """An importer's process. Any thread may call it.
+    """The worker's handle of an importer's process. Thread-safe.
 
-    The thread that creates it must live as long as the worker (see die_with_parent).
+    The thread that creates it must live as long as the worker (see ``die_with_parent``).
 
     Args:
         key: identifies the program.
-        environment: variables of its environment, besides the worker's.
+        environment: the slot's environment variables, in addition to the worker's.
         log: the file for its output.
-        preloads: the modules that it imports besides the trainable's.
-        varies: the names of those variables that are not the same in all slots.
+        preloads: the batches of modules that it imports early.
+        varies: the names of the variables that differ between slots.
         refused: the packages that it must not import.
-        offered: a process that waits to be one; None to start one.
+        offered: a waiting process to use as the importer; None to start one.
     """
 
     _process: subprocess.Popen[bytes] | ForkedProcess
@@ -139,16 +139,17 @@ class ImporterHandle:
         self._slot_environment = dict(environment)
         #: The versions of the imported packages; empty until these are imported.
         self.environment: dict[str, Any] = {}
-        #: How often it has imported something; 0 until it is ready for the first time.
+        #: How often an import has finished; 0 until it is ready for the first time.
         self.imports = 0
-        #: The early imports that it was asked for last, and all of them.
+        #: The modules that it was last asked to import early, and all those so far.
         self._asked = _names_in(preloads)
         self._told: set[str] = set()
         self._zygotes: list[ZygoteHandle] = []
-        #: How many turns use it, and when the last of them began or ended; kept by ``Importers``.
+        #: How many turns use it, and when a turn last began or ended to do so; set by ``Importers``.
         self.users = 0
         self.used_at = 0.0
         self._files: list[tuple[str, int]] = []
+        #: Whether its imports have read variables that differ between slots.
         self._has_looked = False
         #: Whether this worker has ended it.
         self.was_ended = False
@@ -208,9 +209,9 @@ class ImporterHandle:
         return not self.is_dead and are_current(self._files)
 
     def serves(self, environment: Mapping[str, str]) -> bool:
-        """Whether trials of a slot with this environment would import the same.
+        """Whether its imports are valid in a slot with this environment; True while it is unknown.
 
-        It is True while that is unknown.
+        They are not if they have read variables that differ between slots.
         """
         return not self._has_looked or dict(environment) == self._slot_environment
 
@@ -229,7 +230,7 @@ class ImporterHandle:
 
         Raises:
             ImportFailed: it can't be imported, or not in time.
-            UnsafeImport: no process can be forked behind such a module; the importer ends.
+            UnsafeImport: no process can be forked after such an import; the importer exits.
             ZygoteDied: the import has ended the process.
             ZygoteSilent: the process was stopped (SIGSTOP) at two checks in a row, and was killed.
         """
@@ -245,13 +246,13 @@ class ImporterHandle:
                 self._asked = _names_in(news)
                 self._channel.send({"do": "preload", "batches": news})
             loaded = self._wait_for_import(preloads, timeout_s)
-            # To ask again for a module that it had, or can't import, changes nothing.
+            # Asking again for a module that it had, or can't import, would change nothing.
             self._told.update(self._asked, loaded)
             preloads.settle(spec, self._asked, loaded)
 
     @contextlib.contextmanager
     def _fails_once(self) -> Iterator[None]:
-        """Remember an error within the block, and raise it for each later one."""
+        """Remember an error of the block, and raise it in all later blocks."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -269,12 +270,12 @@ class ImporterHandle:
             return error.module, str(error)
         if not isinstance(error, ZygoteDied) or self.was_killed:
             return None
-        # Perhaps one of them has crashed. A script can show itself which one.
+        # Perhaps one of them has crashed. A script's scout may also have found packages to import early.
         can_do_without = self.key.program.is_script and EVERY_PACKAGE not in self._refused
         return ("", str(error)) if self._asked or self._told or can_do_without else None
 
     def _wait_for_import(self, preloads: Preloads, timeout_s: float) -> Sequence[str]:
-        """Wait until it is ready; return the modules that it was asked for and had to import."""
+        """Wait until it is ready. Return those of the requested modules that it had to import."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._wait_for_message(deadline, timeout_s)
@@ -285,7 +286,7 @@ class ImporterHandle:
                 case "unsafe":
                     raise UnsafeImport(message["module"], message["why"])
                 case "imported":
-                    # Its next start knows them.
+                    # The next importer of the trainable gets them as preloads.
                     preloads.learn(self.key.spec, message["batches"])
                     self._asked += _names_in(message["batches"])
                     self._files = [(path, mtime) for path, mtime in message["files"]]
@@ -301,7 +302,7 @@ class ImporterHandle:
         while not is_readable(self._channel.fileno(), min(self._timing.import_look_s, deadline - time.monotonic())):
             if time.monotonic() >= deadline:
                 raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
-            # Its scout may be stopped.
+            # Instead of the importer its scout, a child process, may be stopped.
             is_stopped = _STOPPED in {process_stat(pid)[0] for pid in (self.pid, *children_of(self.pid))}
             if is_stopped and was_stopped:
                 raise self._kill("was stopped while it imported")
@@ -310,10 +311,10 @@ class ImporterHandle:
     def fork(
         self, environment: Mapping[str, str], log: Path, on_empty: Callable[[], None] = lambda: None
     ) -> ZygoteHandle:
-        """Return a new zygote, which has all imports of this importer; it must be ready.
+        """Fork a zygote, which has all imports of this importer. The importer must be ready.
 
         Args:
-            environment: variables of the slot's environment, besides the worker's.
+            environment: the slot's environment variables, in addition to the worker's.
             log: the file for its output.
             on_empty: see ``ZygoteHandle``.
 
@@ -373,14 +374,14 @@ class ImporterHandle:
         return sum(map(_pss_bytes, {*parents, *chain.from_iterable(map(children_of, parents))}))
 
     def end(self) -> None:
-        """Make it and its zygotes kill whatever these run, and end; doesn't wait for it."""
+        """Make the importer and its zygotes kill their trials and exit. Return immediately."""
         self.was_ended = True
         for zygote in self._zygotes:
             zygote.end()
         self._channel.end()
 
     def close(self) -> None:
-        """End it and its zygotes, and wait until they are gone. They must not be running a trial."""
+        """End the importer and its zygotes, and wait for that. They must not be running a trial."""
         self.end()
         for zygote in self._zygotes:
             zygote.close()
@@ -395,7 +396,7 @@ def _names_in(batches: Iterable[Batch]) -> list[str]:
 
 
 def _pss_bytes(pid: int) -> int:
-    """Return the memory of a process, a shared page in part; 0 where the kernel doesn't say."""
+    """Return a process's memory in bytes, with its part of shared pages; 0 if unknown."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             return next((int(line.split()[1]) * _KIB for line in file if line.startswith(b"Pss:")), 0)
@@ -404,17 +405,16 @@ def _pss_bytes(pid: int) -> int:
 
 
 class Importers:
-    """A worker's importers: those in use and the last used.
+    """A worker's importers: those in use, and those used most recently. Thread-safe.
 
-    Experiments can take turns without importing again.
-
-    Any thread may call it. An importer that a turn uses is never closed.
+    The latter are kept so that experiments can take turns without importing again. An importer that a turn uses is
+    never closed.
 
     Args:
         log: the file for their output.
-        preloads: knows which modules are imported before trials need them.
-        varies: the variables that are not the same in the environments of all slots.
-        most_bytes: how much memory unused importers may have together; the one used last is always kept.
+        preloads: provides the modules to import before trials need them.
+        varies: the names of the variables that differ between slots.
+        most_bytes: the memory limit of all unused importers together; the one used last is always kept.
         kept: how many programs' importers are kept.
         make: makes an importer; None for ``ImporterHandle``.
     """
@@ -452,10 +452,10 @@ class Importers:
             return list(self._all)
 
     def use(self, key: ImportKey, environment: Mapping[str, str]) -> ImporterHandle:
-        """Return an importer for a slot with this environment, in use until ``leave``.
+        """Return an importer of this key for a slot with this environment, in use until ``leave``.
 
-        It has imported the current code, or is about to, or is new. Unused ones of this key that are dead, or have
-        older code, are closed.
+        It is a known one with the current code, or a new one. When a new one is made, unused ones of this key that are
+        dead or have older code are closed.
         """
         with self._lock:
             mine = [one for one in self._all if one.key == key]
@@ -486,7 +486,7 @@ class Importers:
             importer.used_at = self._clock.monotonic()
 
     def drop(self, importer: ImporterHandle) -> None:
-        """Close an importer, unless a turn uses it, or it is closed."""
+        """Close an importer. Do nothing if a turn uses it, or if it is closed."""
         with self._lock:
             if importer.users or importer not in self._all:
                 return
@@ -494,10 +494,10 @@ class Importers:
         importer.close()
 
     def trim(self, idle_s: float | None = None) -> None:
-        """Close unused importers: dead, long idle, or beyond the limits of number and memory."""
+        """Close unused importers: dead, idle for *idle_s* seconds, or beyond a limit."""
         now, known = self._clock.monotonic(), self.all
         kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[: self._kept]
-        # A carried trainable is in its importer alone.
+        # A carried trainable exists only in its importer, which stays.
         unused = [one for one in known if not one.users and (one.is_dead or not one.key.spec.is_carried)]
         sizes = [one.measure_memory() if len(known) > 1 else 0 for one in unused]
         total = sum(sizes)
@@ -509,7 +509,7 @@ class Importers:
                 total -= size
 
     def end(self) -> None:
-        """Make all, and their zygotes, kill whatever they run, and end; doesn't wait for it."""
+        """Make all importers and their zygotes kill their trials and exit. Return immediately."""
         for importer in self.all:
             importer.end()
 
@@ -520,7 +520,7 @@ class Importers:
 
 
 class _Forked(NamedTuple):
-    """A zygote with its importer, and how often that had imported something before."""
+    """A zygote, its importer, and the importer's number of imports when it forked the zygote."""
 
     zygote: ZygoteHandle
     importer: ImporterHandle
@@ -528,12 +528,12 @@ class _Forked(NamedTuple):
 
 
 class SlotZygotes:
-    """One slot's zygotes, one of each recently used program. Any thread may call it.
+    """One slot's zygotes, one for each recently used program. Thread-safe.
 
     Args:
-        environment: variables of the slot's environment, besides the worker's.
+        environment: the slot's environment variables, in addition to the worker's.
         log: the file for their output.
-        on_empty: called when a process that one of them held was ended.
+        on_empty: called when a process that one of them kept has been ended.
     """
 
     def __init__(self, environment: Mapping[str, str], log: Path, on_empty: Callable[[], None] = lambda: None) -> None:
@@ -544,11 +544,11 @@ class SlotZygotes:
         self._forked: dict[ImportKey, _Forked] = {}
 
     def of(self, importer: ImporterHandle, wait: Callable[[], None]) -> ZygoteHandle:
-        """Return the slot's zygote of a ready importer, a new one if that has imported more since.
+        """Return the slot's zygote of a ready importer; a new one if that has imported more since.
 
         Args:
-            importer: the importer.
-            wait: returns when the turn before is over; called before a zygote that the turn may use is replaced.
+            wait: waits until the previous turn is over. Called before a zygote is replaced, which that turn may still
+                use.
 
         Raises:
             ZygoteDied: the importer is dead.
@@ -562,7 +562,7 @@ class SlotZygotes:
             wait()
             known.zygote.close()
         imports = importer.imports
-        # The experiment's own variables count before those of the slot: a slot's number of cores is a default.
+        # The experiment's own variables replace those of the slot: a slot's number of cores is a default.
         variables = {**self.environment, **dict(importer.key.environment)}
         zygote = importer.fork(variables, self._log, self._on_empty)
         with self._lock:
@@ -572,10 +572,7 @@ class SlotZygotes:
         return zygote
 
     def find_keeping(self, importer: ImporterHandle) -> ZygoteHandle | None:
-        """Return the importer's zygote that holds a process, with all imports, for the next trial.
-
-        Return None without one.
-        """
+        """Return this importer's zygote if it keeps a process for the next trial, else None."""
         with self._lock:
             known = self._forked.get(importer.key)
         holds = known is not None and known.importer is importer and known.zygote.holds and not known.zygote.is_dead
@@ -587,12 +584,12 @@ class SlotZygotes:
         with self._lock:
             return [one.zygote for one in self._forked.values()]
 
-    def may_have_stayed(self, but: ZygoteHandle | None) -> bool:
-        """Whether any zygote except *but* may hold a process for further trials."""
+    def others_may_keep(self, but: ZygoteHandle | None) -> bool:
+        """Whether any zygote except *but* may be keeping a process for further trials."""
         return any(zygote.holds for zygote in self.all if zygote is not but)
 
-    def make_way(self, but: ZygoteHandle | None) -> None:
-        """End the processes that zygotes except *but* hold: the next trial has the slot's devices to itself.
+    def end_others(self, but: ZygoteHandle | None) -> None:
+        """End the kept processes of all zygotes but *but*, to free the devices for the next trial.
 
         No trial may be running here.
         """

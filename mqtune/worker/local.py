@@ -1,10 +1,10 @@
 """The worker of a run on one machine, without Celery.
 
-It takes attempts from a queue that its driver alone fills. So Celery has nothing to do here, whose import and shutdown
-take longer than the rest of a short run. Behind the queue it is the same as any worker (``mqtune.worker.start``).
+Only its driver fills its queue, so Celery would bring nothing but its import and shutdown, which take longer than the
+rest of a short run. In all else it is the same as any worker (``mqtune.worker.start``).
 
-A driver starts it as a program, mqtune/services/local_worker.py, while it still gets ready itself. The settings come as
-one line of JSON through a pipe. When the driver's end of that pipe is closed, this process ends immediately, and its
+A driver starts it as a program, mqtune/services/local_worker.py, before it is ready itself. Later it sends the settings
+as one line of JSON through a pipe. When the driver's end of that pipe is closed, this process ends immediately, and its
 zygotes kill their trials.
 """
 
@@ -35,30 +35,30 @@ from mqtune.worker.importers import OfferedImporter
 from mqtune.worker.ports import MakeServices
 from mqtune.worker.privileges import conceal
 from mqtune.worker.retries import PUT_BACK_S
-from mqtune.worker.runtime import Ahead
+from mqtune.worker.runtime import FirstExperiment
 from mqtune.worker.settings import WorkerSettings, check_folders, take_name
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
-from mqtune.worker.start import make_worker, take_process
+from mqtune.worker.start import make_worker, prepare_process
 
 logger = logging.getLogger(__name__)
 
-#: The interval of checks whether attempts may be taken again, while no slot becomes free.
+#: The interval of checks whether the worker may take an attempt, if no slot becomes free.
 _LOOK_S: Final = 1.0
-#: The time from the taking of an attempt to its preparation, if it has no slot by then. It is taken as soon as the one
-#: before it gets a slot, and should not compete with that one's start for the cores.
+#: How long an attempt without a slot waits before it is prepared. It is taken as soon as the previous attempt has a
+#: slot, and should not compete with the start of that attempt for the cores.
 _CALM_S: Final = 0.004
 #: The interval of checks, at the end, whether all attempts have ended.
 _END_LOOK_S: Final = 0.01
 
 
 class LocalWorker:
-    """Takes attempts as long as slots are free, and runs each in the thread that has taken it.
+    """Takes attempts from the local queue, and runs each in the thread that has taken it.
 
     Args:
         client: a checked connection.
         name: the worker's name in the fleet, which it has taken.
-        settings: those of any worker.
-        token: proves that it has that name.
+        settings: the same settings as those of any worker.
+        token: the fleet's proof that it has that name.
         services: makes its services.
     """
 
@@ -78,12 +78,12 @@ class LocalWorker:
         )
         self._queue_name = self._runtime.parts.queue
         self._queue = LocalQueue(client, patience_s=float("inf"), closing=self._runtime.closing)
-        # As in any worker: the next attempt of a slot comes while the process of the last one ends.
+        # Two for each slot, as in any worker: the next attempt comes while the process of the last one ends.
         self._threads = [
-            threading.Thread(target=self._work, name=f"mqtune-slot-{number}", daemon=True)
+            threading.Thread(target=self._run_attempts, name=f"mqtune-slot-{number}", daemon=True)
             for number in range(2 * len(plan.devices))
         ]
-        #: Held by the thread that waits for the next attempt.
+        #: Locked by the thread that waits for the next attempt.
         self._taking = threading.Lock()
         #: The threads with an attempt.
         self._busy: set[threading.Thread] = set()
@@ -91,16 +91,18 @@ class LocalWorker:
         self._errors: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
 
     def offer(self, importer: OfferedImporter) -> None:
-        """Have a fork of the driver be the first importer."""
+        """Use a fork of the driver as the first importer."""
         self._runtime.parts.slots.importers.offered = importer
 
-    def serve(self, ahead: Ahead) -> NoReturn:
+    def serve(self, ahead: FirstExperiment) -> NoReturn:
         """Join the fleet and take attempts, until a signal ends this process.
 
         Args:
             ahead: the experiment that it is started for.
         """
-        leaving = Shutdown(self._leave, self._requeue, shutdown_s(self._settings.grace_s, self._settings.timing))
+        leaving = Shutdown(
+            self._begin_shutdown, self._requeue, shutdown_s(self._settings.grace_s, self._settings.timing)
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, leaving.begin)
         signal.signal(signal.SIGQUIT, leaving.end_at_once)
@@ -110,7 +112,7 @@ class LocalWorker:
         # Signals are handled meanwhile.
         raise self._errors.get()
 
-    def _work(self) -> None:
+    def _run_attempts(self) -> None:
         """Take attempts and run them in this thread.
 
         One thread at a time waits for the next attempt.
@@ -119,7 +121,8 @@ class LocalWorker:
         try:
             while True:
                 with self._taking:
-                    # Before a slot is free, which then need not wait for the server: the queue has no other worker.
+                    # The task is taken before a slot is free, so that the slot need not wait for the server. No other
+                    # worker could take it.
                     if (task := self._queue.take(self._queue_name)) is None or (run := self._run_of(task)) is None:
                         continue
                     if not self._wait_for_slot(_CALM_S):
@@ -127,26 +130,26 @@ class LocalWorker:
                         self._wait_for_slot()
                     self._busy.add(me)
                 is_left = False
-                with _logging(task):
+                with _errors_logged(task):
                     is_left = self._runtime.run(run).goes_back
                 self._busy.discard(me)
                 self._free.set()
                 if is_left:
-                    with _logging(task):
+                    with _errors_logged(task):
                         self._runtime.closing.wait(PUT_BACK_S)
                         self._queue.put(self._queue_name, task)
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self._errors.put(error)
 
     def _run_of(self, task: Task) -> AttemptRun | None:
-        """Return the run of an attempt; None, and a line in the log, if it can't be run."""
+        """Return the run of a task's attempt. If it can't be run, log why and return None."""
         experiment, trial, attempt, digest, *asked = task
-        with _logging(task):
+        with _errors_logged(task):
             return self._runtime.attempt(experiment, trial, attempt, new_token(), digest, *asked)
         return None
 
     def _wait_for_slot(self, timeout_s: float = math.inf) -> bool:
-        """Wait until a slot takes another attempt; return whether one does."""
+        """Wait until the worker may run another attempt. Return False after *timeout_s* seconds."""
         until = time.monotonic() + timeout_s
         while len(self._busy) >= self._runtime.capacity:
             if (left_s := until - time.monotonic()) <= 0:
@@ -158,11 +161,11 @@ class LocalWorker:
     def _requeue(self) -> None:
         self._runtime.requeue_all("its worker was shut down")
 
-    def _leave(self) -> None:
+    def _begin_shutdown(self) -> None:
         # Not here: a signal may have come while the main thread holds any lock.
-        threading.Thread(target=self._end, name="mqtune-ending", daemon=True).start()
+        threading.Thread(target=self._shut_down, name="mqtune-ending", daemon=True).start()
 
-    def _end(self) -> NoReturn:
+    def _shut_down(self) -> NoReturn:
         code = 1
         try:
             self._requeue()
@@ -178,8 +181,8 @@ class LocalWorker:
 
 
 @contextlib.contextmanager
-def _logging(task: Task) -> Iterator[None]:
-    """Log an error of one attempt, which costs no other."""
+def _errors_logged(task: Task) -> Iterator[None]:
+    """Log an error of one attempt instead of raising it."""
     trial = task[1]
     try:
         yield
@@ -193,7 +196,13 @@ def _logging(task: Task) -> Iterator[None]:
 
 
 def main(owner_fd: int, importer_fd: int | None, services: Callable[[WorkerSettings], MakeServices]) -> None:
-    """Wait for the settings, and be that worker with these services."""
+    """Wait for the settings, and run a worker with them. Return if the driver needs no worker.
+
+    Args:
+        owner_fd: the read end of the pipe from the driver.
+        importer_fd: the channel to a fork of the driver that waits to be an importer; None without one.
+        services: makes the worker's services.
+    """
     os.set_inheritable(owner_fd, False)
     line = _read_line(owner_fd)
     if not line:
@@ -203,7 +212,7 @@ def main(owner_fd: int, importer_fd: int | None, services: Callable[[WorkerSetti
     logging.basicConfig(level=logging.WARNING, format="[%(asctime)s: %(levelname)s] %(message)s")
     end_with_owner(owner_fd)
     conceal()
-    name, ahead = told.pop("name"), Ahead(*told.pop("ahead"))
+    name, ahead = told.pop("name"), FirstExperiment(*told.pop("ahead"))
     roots = {root: Path(told[root]) for root in ("code_root", "log_root")}
     settings = WorkerSettings(**told | roots | {"timing": Timing(**told["timing"])})
     try:
@@ -211,7 +220,7 @@ def main(owner_fd: int, importer_fd: int | None, services: Callable[[WorkerSetti
         client = connect(settings.broker, timing=settings.timing, role="worker")
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
         take_name(fleet, name, settings.timing.lease_s)
-        take_process()
+        prepare_process()
         worker = LocalWorker(client, name, settings, fleet.token, services(settings))
         if importer_fd is not None:
             worker.offer(OfferedImporter(importer_fd, settings.code_root))

@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 _TRIED_BYTES: Final = 4_096
 #: Longest wait for a running check at shutdown: a network file system may hang.
 _CLOSE_S: Final = 5.0
-#: Number of restarts of moving the last part after too much was written. A writer faster than the disk cache for half a
-#: gigabyte loses lines.
+#: How often the move of the last part begins again, because too much was written meanwhile. A writer that is faster
+#: than the disk cache for half a gigabyte loses lines.
 _MOVES: Final = 10
 _KIND: Final = "logs"
 
@@ -44,7 +44,7 @@ class LogLimits:
 
     #: Longer files are shortened. This is some million lines.
     max_bytes: int = 64 * 2**20
-    #: Kept parts. The last part may double while it is moved, still within the maximum.
+    #: The sizes of the two parts that are kept. The last part may double while it is moved, still within the maximum.
     first_bytes: int = 8 * 2**20
     last_bytes: int = 24 * 2**20
     #: Bytes moved in one step.
@@ -85,7 +85,7 @@ class Logs:
         self._cut: dict[Path, int] = {}
         #: Files whose folder could not be created, with the error.
         self._missing: dict[Path, OSError] = {}
-        self._looking = threading.Lock()
+        self._shortening = threading.Lock()
         self._tried_at = -math.inf
         self._closing = threading.Event()
         self._thread = guarded("mqtune-logs", lambda: every(timing.look_at_logs_s, self.look, self._closing))
@@ -165,7 +165,7 @@ class Logs:
         """
         # Checked before the read: a file closed by then is read to its end.
         is_open = path in self._written
-        with self._looking:
+        with self._shortening:
             try:
                 return read_chunk(path, offset, is_open=is_open)
             except FileNotFoundError:
@@ -175,10 +175,13 @@ class Logs:
                 return LogChunk(b"", 0, 0, is_open)
 
     def end(self, path: Path, size: int) -> str:
-        """Return the last *size* bytes of a closed file as text."""
+        """Stop watching a file, and return its last *size* bytes as text.
+
+        If output is missing, the text says so.
+        """
         self._written.discard(path)
-        with self._looking:
-            is_empty = self._look(path) == 0
+        with self._shortening:
+            is_empty = self._shorten_if_long(path) == 0
             self._cut.pop(path, None)
         if (missing := self._missing.pop(path, None)) is not None:
             return f"(the output was not kept: {missing})\n"
@@ -215,10 +218,11 @@ class Logs:
         if time.monotonic() - self._tried_at >= self._try_s:
             self._try_to_write()
         for path in tuple(self._written):
-            with self._looking:
-                self._look(path)
+            with self._shortening:
+                self._shorten_if_long(path)
 
-    def _look(self, path: Path) -> int | None:
+    def _shorten_if_long(self, path: Path) -> int | None:
+        """Shorten a file if it is too long. Return its size before that; None if it is unknown."""
         try:
             status = os.lstat(path)
             size = status.st_size
@@ -281,7 +285,7 @@ def _tail(path: Path, size: int) -> str:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a file for appending. On failure, its output is dropped."""
+    """Open a file for appending. If that fails, return a file that drops the output."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("ab")

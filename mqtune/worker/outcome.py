@@ -21,9 +21,9 @@ _OUT_OF_MEMORY: Final = (
 )
 #: Errors that ended the trial's process; any other error kept it from starting.
 _ZYGOTES_FAULT: Final = frozenset({"ZygoteDied", "ZygoteSilent"})
-#: A shell or script that was ended by a signal exits with this plus the signal's number.
+#: A shell whose command was ended by a signal exits with this number plus the signal's.
 _KILLED: Final = 128
-#: The words of CUDA and NVIDIA's driver for a broken device, in a line of an error that is no quoted code.
+#: The words of CUDA and NVIDIA's driver for a broken device. Indented lines are quoted code, and don't count.
 #: "unspecified launch failure", "device-side assert" and the like come from a trial's own computations.
 _BROKEN: Final = re.compile(
     r"^\S.*?(uncorrectable (?:ECC|NVLink) error|ECC_?UNCORRECTABLE|NVLINK_?UNCORRECTABLE|\bXid \(PCI[^)]*\)|"
@@ -64,8 +64,8 @@ class Ending(NamedTuple):
 class RunResult:
     """How an attempt ended on this worker.
 
-    ``end`` is None when it was not claimed, or its end was refused. If it ``goes_back``, it may run elsewhere, and its
-    task returns to the far end of its queue.
+    ``end`` is None if it was not claimed, or the journal refused its end. ``note`` gives the reason or error. If it
+    ``goes_back``, it may run elsewhere, and its task returns to the far end of its queue.
     """
 
     end: AttemptEnd | None
@@ -87,16 +87,16 @@ class AttemptOutcome:
     Attributes:
         intent: the driver's last intent, or the worker's.
         said: the trainable's own message about its end; None without one.
-        problem: type and text of the error that kept it from running, or empty.
+        problem: type and text of the error that kept it from running; both empty without one.
         status: the wait status of its process; None without a process, or when it is unknown.
         forced: whether its group was terminated or killed.
         memory_ran_out: returns whether the kernel has just killed a process for lack of memory.
-        outlived_s: its longest duration in seconds, if it ran longer.
+        outlived_s: its time limit in seconds, if it ran longer; None otherwise.
         has_gap: whether the journal lacks reports that it sent.
         dropped: how many of its reports were dropped, as it was told to end while the server was full.
-        fault: type and text of the reason why its worker has ended it; None without one.
-        has_devices: whether its slot has devices.
-        refusal: the error of a child process that has tried to report, if the trial itself has not; or empty.
+        fault: type and text of the error for which its worker has ended it; None without one.
+        refusal: the error of a child process that has tried to report, if the trial itself has made no report; else
+            empty.
     """
 
     intent: Intent
@@ -115,8 +115,8 @@ class AttemptOutcome:
     def ending(self) -> Ending:
         """Return how the attempt ended.
 
-        An end before the trainable knew of an intent counts as such. After that the intent counts, with the error that
-        was raised on the way, if any.
+        If the trainable ended before it received the intent, its own end counts. Otherwise the intent counts, with the
+        error that was raised meanwhile, if any.
         """
         said, intent = self.said, self.intent
         if self.has_gap:
@@ -125,7 +125,8 @@ class AttemptOutcome:
         if self.fault is not None:
             return Ending(AttemptEnd.FAILED, *self.fault)
         if self.dropped and intent is not Intent.RUN:
-            # Also of a trainable that was through before it heard: its last reports are not in the journal.
+            # This holds also if the trainable was complete before it received the intent: its last reports are not in
+            # the journal.
             return Ending(intent.effect.end, "", _say_dropped(self.dropped))
         # A trainable that raises StopTrial without an intent has ended by itself.
         if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):

@@ -45,7 +45,7 @@ class SlotHere(Protocol):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Its devices, as impairments name them; without devices, the whole worker."""
+        """Its devices by the names in impairments; ``WHOLE_WORKER`` for a slot without devices."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -81,21 +81,21 @@ class AttemptHere(Protocol):
 
     @property
     def process(self) -> int | None:
-        """The number of its process; None while it has no process."""
+        """The id of its trial's process; None while it has no process."""
 
     @property
     def shared_bytes(self) -> int:
-        """How many bytes of a shared device it asks for; 0 where that is not known."""
+        """The memory that it asks for on a shared GPU, in bytes; 0 if it is unknown."""
 
     @property
     def waited_s(self) -> float:
-        """For how long its data has waited for the server so far."""
+        """The seconds that its data has waited for the server so far."""
 
     def fail(self, error_type: str, error: str) -> None:
-        """Kill its processes and fail it, for this reason."""
+        """Kill its processes, and end it as failed with this error."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is to end, at most so long. Return whether it is to end."""
+        """Wait at most *timeout_s* seconds until it has to end. Return whether it has to."""
 
     @property
     def is_running(self) -> bool:
@@ -111,7 +111,7 @@ class AttemptHere(Protocol):
 
     @property
     def gone_at(self) -> float:
-        """When its last process was gone, likewise; infinite before that."""
+        """When its last process had exited, by ``time.monotonic``; infinite before that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +120,12 @@ class WorkerState:
 
     Attributes:
         slots: the number of its slots.
-        usable: the number of slots that take trials or run one; 0 when it leaves.
+        usable: the number of slots that take trials or run one.
         busy: the number of slots with a trial.
         free: the numbers of the slots that an attempt could take now.
         waiting: the number of attempts that wait for a slot.
         heartbeat_at: the time of its last heartbeat that the server answered, by this machine's clock; 0 before that.
-        is_heard: whether the server has answered a heartbeat recently.
+        is_heard: whether the server has answered a heartbeat within the last ``lease_s``.
     """
 
     slots: int
@@ -166,11 +166,11 @@ class WorkerHost:
         attempts: returns the attempts whose tasks are here, claimed or not.
         journal: returns the journal of an experiment.
         logs: returns the output files of its attempts.
-        state: returns the worker's state; once it starts.
-        figures: returns the figures of all its services, by their names and devices. It may take seconds.
+        state: returns the worker's state. It may be called once the worker starts.
+        figures: returns the figures of all its services, by figure name and device. It may take seconds.
         scratch: the temporary folders of its attempts, and of services' files.
-        code_roots: returns the code roots of all programs that it has imported.
-        closing: set once the worker closes: calls to the server stop trying.
+        code_roots: returns the code roots of the programs that have an importer.
+        closing: set when the worker closes. Calls then retry no more while the server is away.
     """
 
     name: str
@@ -189,7 +189,7 @@ class WorkerHost:
     closing: threading.Event
 
 
-#: Sends an attempt's claim for a number of seconds, with this worker's address, and returns the journal's answer.
+#: Sends an attempt's claim, with its lease in seconds and this worker's address, and returns the journal's answer.
 SendClaim = Callable[[float, str], Grant | Refusal | Seated]
 
 
@@ -201,13 +201,13 @@ class WorkerService:
     - ``room`` and ``leaves``: the attempt gets no slot. It waits for one, or returns to its queue.
     - ``program``, ``prepare`` and ``variables``: an error refuses the attempt, with its text.
     - ``admit``: the slot runs no attempt. The task returns to the queue.
-    - ``claim``: the attempt has a slot, and is not claimed.
+    - ``claim``: the attempt has a slot, but stays unclaimed.
 
     No hook of a worker keeps attempts from being queued. ``DriverService.capacity`` does that.
     """
 
     def start(self) -> None:
-        """Begin, before the worker joins the fleet. An error ends the worker's start."""
+        """Start the service, before the worker joins the fleet. An error ends the worker's start."""
 
     def heartbeat(self) -> Iterable[Step]:
         """Return steps for each heartbeat. They must be quick: leases are renewed after them."""
@@ -232,10 +232,10 @@ class WorkerService:
         return None
 
     def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
-        """Return the key of an experiment's imports, with this service's additions to its trials' processes.
+        """Return the import key with this service's additions to the processes of trials.
 
-        It is called behind ``program``, and each service gets the key of the one before it. Equal keys share importers
-        and zygotes. An error is the reason why the attempt is not started.
+        It is called after ``program``. Each service gets the key that the previous one returned. Trials with equal keys
+        share importers and zygotes. After an error the attempt does not start, with the error's text as the reason.
         """
         return key
 
@@ -243,20 +243,21 @@ class WorkerService:
         """Return the modules to import before trials need them; None if this service does not know.
 
         It is called once, before the worker has importers. The first answer counts. Without one, packages are left to
-        trials. An error in a method of the answer is logged, and its call has nothing imported early.
+        trials. An error in a method of the answer is logged, and that call has no effect.
         """
         return None
 
     def room(self, slot: SlotHere, run: AttemptHere) -> float:
-        """Return the room that a free slot has beside an attempt; below 0, the attempt waits.
+        """Return how much room a free slot would have left with an attempt, in a unit of its own.
 
-        Attempts get slots in their order. Of several, an attempt gets the slot with the least room left. No call of
-        ``room``, ``taken`` or ``left`` overlaps another one; each must return immediately.
+        Below 0 the attempt can't have the slot. Of several slots, an attempt gets the one with the least room left. If
+        no slot has room, it waits, and so do all later attempts. No call of ``room``, ``taken`` or ``left`` overlaps
+        another one; each must return immediately.
         """
         return 0.0
 
     def taken(self, slot: SlotHere, run: AttemptHere) -> None:
-        """Note that an attempt has got a slot, long before its claim."""
+        """Note that an attempt has got a slot, perhaps minutes before its claim."""
 
     def left(self, slot: SlotHere, run: AttemptHere) -> None:
         """Note that an attempt with a slot is over, claimed or not.
@@ -265,9 +266,7 @@ class WorkerService:
         """
 
     def leaves(self, run: AttemptHere) -> str:
-        """Return why an attempt returns to its queue instead of waiting for a slot.
-
-        The result is empty if it waits.
+        """Return why an attempt should return to its queue; empty to let it wait for a slot.
 
         It is called when the attempt begins to wait, with each heartbeat, and when a slot may have become free. It
         must return immediately.
@@ -277,9 +276,9 @@ class WorkerService:
     def admit(self, slot: SlotHere) -> bool:
         """Return whether an attempt may start in a slot.
 
-        It is called before the claim, in the attempt's thread, when the slot's last attempt has left nothing behind.
-        After False the task returns to the queue. A service that refuses a slot adds an impairment; otherwise the task
-        would come again immediately.
+        It is called before the claim, in the attempt's thread, when the slot's previous turn is over. After False the
+        task returns to the queue. A service that refuses a slot must add an impairment; otherwise the task would come
+        again immediately.
         """
         return True
 
@@ -290,10 +289,7 @@ class WorkerService:
         """
 
     def retires(self, slot: SlotHere) -> str:
-        """Return why a slot's process may not run another attempt.
-
-        The result is empty if it may. It may take seconds.
-        """
+        """Return why a slot's process may not run another attempt, or "". May take seconds."""
         return ""
 
     def working_dir(self, run: AttemptHere) -> Path | None:
@@ -306,20 +302,19 @@ class WorkerService:
         return None
 
     def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
-        """Claim an attempt by *send*, or return why it is not claimed.
+        """Claim an attempt by *send*. Return the grant, or a result that says why it is not claimed.
 
-        None leaves the claim to the worker.
-
-        It is called in the attempt's thread, when the slot is ready. The first answer counts. It may wait until
-        ``run.wait`` says that the attempt is to end. After an error the attempt's task goes back.
+        None leaves the claim to the worker. It is called in the attempt's thread, when the slot is ready. The first
+        answer counts. It may wait until ``run.wait`` returns True. After an unexpected error the task returns to its
+        queue.
         """
         return None
 
     def variables(self, run: AttemptHere) -> Mapping[str, str]:
         """Return variables for the environment of a claimed attempt's code.
 
-        It is called in the attempt's thread, before its process starts. The module's import does not have them yet.
-        After an error the process is not started.
+        It is called in the attempt's thread, before its process starts. The import of the trainable's module does not
+        see them. After an error the process is not started.
         """
         return {}
 
@@ -334,10 +329,10 @@ class WorkerService:
         return {}
 
     def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
-        """Note an attempt's end before it is journaled. Its processes are gone, its folder is not."""
+        """Note an attempt's end before it is journaled. Only its folder still exists, no process."""
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
-        """Note how an attempt has ended, before its slot is free."""
+        """Note how an attempt has ended. The next one may have its slot already."""
 
     def figures(self) -> Mapping[str, Mapping[str, float]]:
         """Return figures of the worker by name and device, on request. It may take seconds."""
@@ -357,18 +352,18 @@ class WorkerService:
         """
 
     def close(self) -> None:
-        """End, behind the last attempt."""
+        """End the service, after the last attempt."""
 
 
 #: Makes services for a worker.
 MakeServices = Callable[[WorkerHost], Sequence[WorkerService]]
-#: Checks what the operator has given to a worker, on its connection, before the worker takes its name in the fleet.
-#: An error of mqtune's ends the start with one line.
+#: Checks the operator's settings over the worker's connection, before the worker takes its name in the fleet. An
+#: MqtuneError ends the start with one line.
 CheckStart = Callable[[RedisClient], object]
 
 
 def no_services(_: WorkerHost) -> Sequence[WorkerService]:
-    """Return none: the kernel alone."""
+    """Return no services."""
     return ()
 
 
@@ -382,7 +377,7 @@ class WorkerHooks:
         self._services = services
         #: The services that may refuse a slot. Without them, an attempt need not wait for the end of the last one.
         self.guards = [service for service in services if type(service).admit is not WorkerService.admit]
-        #: The services by which an attempt may wait although a slot is free.
+        #: The services that may have no room for an attempt although a slot is free.
         self.dividers = [service for service in services if type(service).room is not WorkerService.room]
 
     def start(self) -> None:
@@ -413,12 +408,10 @@ class WorkerHooks:
         self._each(lambda service: service.hinted(experiment, hint))
 
     def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        """Return the place of an experiment's program by the first service that knows it.
-
-        Return None without one.
+        """Return the place of an experiment's program by the first service that knows it, or None.
 
         Raises:
-            Exception: a service refuses the experiment, or can't say.
+            Exception: a service refuses the experiment, or fails.
         """
         places = (service.program(experiment) for service in self._services)
         return next((place for place in places if place is not None), None)
@@ -427,41 +420,41 @@ class WorkerHooks:
         """Return the key of an experiment's imports as all services change it.
 
         Raises:
-            Exception: a service refuses the experiment, or can't say.
+            Exception: a service refuses the experiment, or fails.
         """
         for service in self._services:
             key = service.prepare(experiment, key)
         return key
 
     def preloads(self) -> Preloads:
-        """Return the modules to import before trials need them, by the first service that knows them."""
+        """Return the provider of early imports, from the first service that has one."""
         known = self._first(lambda service: service.preloads())
         return NO_PRELOADS if known is None else SafePreloads(known)
 
     def room(self, slot: SlotHere, run: AttemptHere) -> list[float]:
-        """Return the room of a slot beside an attempt, by each service that divides slots."""
+        """Return the room left in a slot with an attempt, for each service that divides slots."""
         rooms: list[float] = []
         self._each(lambda service: rooms.append(service.room(slot, run)), self.dividers)
         return rooms
 
     def taken(self, slot: SlotHere, run: AttemptHere) -> None:
-        """Tell that an attempt has got a slot."""
+        """Tell services that an attempt has got a slot."""
         self._each(lambda service: service.taken(slot, run))
 
     def left(self, slot: SlotHere, run: AttemptHere) -> None:
-        """Tell that an attempt with a slot is over."""
+        """Tell services that an attempt with a slot is over."""
         self._each(lambda service: service.left(slot, run))
 
     def leaves(self, run: AttemptHere) -> str:
-        """Return the first reason why an attempt does not wait for a slot."""
+        """Return the first reason why an attempt should return to its queue, or ""."""
         return self._first(lambda service: service.leaves(run) or None) or ""
 
     def emptied(self, slot: SlotHere, *, waits: bool) -> None:
-        """Tell that a slot has no process any more."""
+        """Tell services that a slot has no process any more."""
         self._each(lambda service: service.emptied(slot, waits=waits))
 
     def retires(self, slot: SlotHere) -> str:
-        """Return the first reason why a slot's process may not run another attempt."""
+        """Return the first reason why a slot's process may not run another attempt, or ""."""
         return self._first(lambda service: service.retires(slot) or None) or ""
 
     def working_dir(self, run: AttemptHere) -> Path | None:
@@ -472,10 +465,10 @@ class WorkerHooks:
         return self._first(lambda service: service.working_dir(run))
 
     def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
-        """Return the result of an attempt's claim by the first service that claims it, or None.
+        """Return the answer of the first service that claims the attempt; None if no service does.
 
         Raises:
-            MqtuneError: the journal takes no claim.
+            MqtuneError: the journal accepts no claims.
         """
         try:
             results = (service.claim(run, send) for service in self._services)
@@ -495,11 +488,11 @@ class WorkerHooks:
         return dict(item for service in self._services for item in service.variables(run).items())
 
     def started(self, run: AttemptHere) -> None:
-        """Tell that an attempt has a process."""
+        """Tell services that an attempt has a process."""
         self._each(lambda service: service.started(run))
 
     def renewed(self, run: AttemptHere) -> None:
-        """Tell that a lease was renewed."""
+        """Tell services that a lease was renewed."""
         self._each(lambda service: service.renewed(run))
 
     def measured(self, run: AttemptHere) -> dict[str, float]:
@@ -509,7 +502,7 @@ class WorkerHooks:
         return numbers
 
     def figures(self) -> dict[str, Mapping[str, float]]:
-        """Return what the services add to the worker's figures."""
+        """Return the figures of all services, by figure name and device."""
         figures: dict[str, Mapping[str, float]] = {}
         self._each(lambda service: figures.update(service.figures()))
         return figures
@@ -525,15 +518,15 @@ class WorkerHooks:
         return info
 
     def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
-        """Tell how an attempt ends."""
+        """Tell services how an attempt ends."""
         self._each(lambda service: service.ending(run, end))
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
-        """Tell how an attempt has ended."""
+        """Tell services how an attempt has ended."""
         self._each(lambda service: service.ended(run, result))
 
     def drain(self) -> None:
-        """Tell that nothing more starts."""
+        """Tell services that the worker starts nothing more."""
         self._each(lambda service: service.drain())
 
     def close(self) -> None:
@@ -556,7 +549,7 @@ class WorkerHooks:
             try:
                 call(service)
             except Exception:
-                logger.exception("service %s of this worker failed; the worker goes on", type(service).__name__)
+                logger.exception("service %s of this worker failed; the worker continues", type(service).__name__)
 
 
 #: The hooks of a worker without services.

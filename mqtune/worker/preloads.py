@@ -18,7 +18,7 @@ class Preloads(Protocol):
     """Provides the modules that importers import early. Thread-safe."""
 
     def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
-        """Return the modules to import after the trainable's, in order, without the *told* ones."""
+        """Return batches of modules to import after the trainable, without the *told* ones."""
 
     def refused(self, spec: TrainableSpec) -> list[str]:
         """Return the packages that a trainable's importer must not import, or ``EVERY_PACKAGE``."""
@@ -27,10 +27,10 @@ class Preloads(Protocol):
         """Learn the modules that a trial has imported after its fork."""
 
     def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
-        """Learn which of the *asked* modules an importer had to import."""
+        """Learn which of the *asked* modules an importer had to import (*loaded*)."""
 
     def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
-        """Learn that forking fails after importing a module. Empty if the module is unknown.
+        """Learn that no process can be forked after the import of *module* ("" if it is unknown).
 
         Return whether the next importer skips it, so that a retry is useful.
         """
@@ -91,5 +91,7 @@ class SafePreloads:
         try:
             return call()
         except Exception:
-            logger.exception("the preloads %s of this worker failed; the worker goes on", type(self._preloads).__name__)
+            logger.exception(
+                "the preloads %s of this worker failed; the worker continues", type(self._preloads).__name__
+            )
             return otherwise

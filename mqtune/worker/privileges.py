@@ -63,7 +63,7 @@ def home_of(user: str) -> Path:
     Raises:
         ConfigurationError: there is no such user.
     """
-    return Path(_found(user).pw_dir)
+    return Path(_find_user(user).pw_dir)
 
 
 def become(user: str) -> None:
@@ -72,7 +72,7 @@ def become(user: str) -> None:
     Raises:
         ConfigurationError: there is no such user, or the process is neither root nor that user.
     """
-    entry = _found(user)
+    entry = _find_user(user)
     if os.geteuid() == entry.pw_uid:
         return
     if os.geteuid() != 0:
@@ -85,7 +85,7 @@ def become(user: str) -> None:
     os.environ.update(HOME=entry.pw_dir, USER=user, LOGNAME=user)
 
 
-def _found(user: str) -> pwd.struct_passwd:
+def _find_user(user: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(user)
     except KeyError:

@@ -1,11 +1,11 @@
-"""A worker's processes as the operating system sees them.
+"""Ends processes that trials and killed workers leave, and detects kills for lack of memory.
 
-They are orphans, leftovers of killed workers, and kills for lack of memory. Each zygote has a mark of its worker in its
-environment. Everything that trials start inherits it, and the process table shows it (Linux). It is how the worker's
-process describes itself, across boots and containers.
+Each zygote has its worker's mark in an environment variable, which all processes of its trials inherit. On Linux, other
+processes can read it in /proc. The mark is the worker's ``describe_process()``, which is unique across boots and
+containers.
 
-A worker is a subreaper: the orphans of a zygote become its children, descendants in other sessions included. Nobody
-else waits for these processes or can end them.
+A worker is a subreaper: when a zygote dies, its orphans become the worker's children, also those in other sessions.
+Nobody else waits for these processes or can end them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ _PREFIX: Final = f"{MARK}=".encode()
 
 
 def end_leftovers(timeout_s: float) -> list[int]:
-    """Kill all processes whose worker is dead, within *timeout_s* seconds, and return them.
+    """Kill all processes whose worker is dead, within *timeout_s* seconds. Return their ids.
 
     A worker calls it before it starts anything. If this process was a worker before (it restarts in place), the
-    leftovers of that one are killed too.
+    processes that it left then are killed too.
 
     Only processes of this user are killed (of any user if this is root), and only those of the same process namespace,
-    because it can't be seen from here whether the worker of another one lives. This process's own ancestors are never
-    killed.
+    because this process can't see whether a worker of another namespace lives. Its own ancestors are never killed.
     """
     ancestors, ended = _ancestors(), set[int]()
     deadline = time.monotonic() + timeout_s
     # Repeated until none is found: a process that is just being started has no mark yet.
-    while orphans := [pid for pid in _left() if pid not in ancestors]:
+    while orphans := [pid for pid in _find_leftovers() if pid not in ancestors]:
         for pid in orphans:
             _kill(pid)
         ended.update(orphans)
@@ -65,19 +64,19 @@ def _ancestors() -> set[int]:
     return ancestors
 
 
-def _left() -> list[int]:
+def _find_leftovers() -> list[int]:
     """Return the processes that carry this process's mark, or the mark of a dead worker."""
     try:
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
     except OSError:
         return []
     marks = {pid: mark for pid in pids if (mark := mark_of(pid))}
-    over = {mark for mark in set(marks.values()) if _is_over(mark)}
+    over = {mark for mark in set(marks.values()) if _is_dead_workers(mark)}
     return [pid for pid, mark in marks.items() if mark in over]
 
 
 def mark_of(pid: int) -> str:
-    """Return a process's mark; empty without one, or if it does not run or belongs to another user."""
+    """Return a process's mark; empty without one, or for an exited or another user's process."""
     try:
         if os.geteuid() not in (0, os.stat(f"/proc/{pid}").st_uid):
             return ""
@@ -91,17 +90,17 @@ def mark_of(pid: int) -> str:
     )
 
 
-def _is_over(mark: str) -> bool:
-    """Whether the worker with this mark is dead and was in this process namespace, or is this process."""
+def _is_dead_workers(mark: str) -> bool:
+    """Whether the worker with this mark is dead (in this process namespace), or is this process."""
     return mark == describe_process() or is_gone(mark)
 
 
 def _kill(pid: int) -> None:
-    """Kill a process, unless its number has become another's since it was found."""
+    """Kill a leftover process. Do nothing if another process has its id by now."""
     with contextlib.suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:
-            if _is_over(mark_of(pid)):
+            if _is_dead_workers(mark_of(pid)):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         finally:
             os.close(pidfd)
@@ -124,19 +123,17 @@ class _Zygote(Protocol):
 
 
 class Reaper:
-    """Starts importers, and kills and reaps what dead zygotes leave behind.
+    """Starts importers, and kills and reaps the orphans of dead zygotes. Thread-safe.
 
-    Any thread may call it.
-
-    Importers, zygotes and everything they start are in other sessions than the worker; all its other children are in
-    the worker's session. So a child in another session that is neither is an orphan of a dead one.
+    Importers, zygotes and everything they start are in other sessions than the worker. All other children of the worker
+    are in its own session. So a child in another session that is neither an importer nor a zygote is an orphan.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         #: Importers and zygotes.
         self._zygotes: set[int] = set()
-        #: Trials of zygotes that are being killed, and the wait statuses of those trials that had ended before.
+        #: The ids of trials whose zygotes are being killed, and the wait statuses of the reaped ones.
         self._awaited: set[int] = set()
         self._statuses: dict[int, int] = {}
         #: Orphans that were killed and are still there: the kernel holds them.
@@ -172,16 +169,15 @@ class Reaper:
         return process
 
     def add(self, zygote: int) -> None:
-        """Take a process for a zygote, which becomes this process's child when its importer dies."""
+        """Register a zygote, which is no orphan when its importer dies and it becomes a child here."""
         with self._lock:
             self._zygotes.add(zygote)
 
     def kill(self, zygote: _Zygote, trial: int) -> int | None:
         """Kill and reap a zygote or an importer.
 
-        Return the wait status of its trial if that had ended before.
-
-        ``clear`` kills what it has left, and the zygote itself if it is still there.
+        *trial* is the id of its trial's process, or 0. Return the wait status of that process if it was reaped here,
+        else None. The caller must call ``clear`` to kill the orphans, and the zygote itself if it still exists.
         """
         with self._lock:
             self._awaited.add(trial)
@@ -190,20 +186,20 @@ class Reaper:
             zygote.wait(_DIE_S)
         with self._lock:
             self._zygotes.discard(zygote.pid)
-            self._pass()
+            self._kill_and_reap()
             self._awaited.discard(trial)
             return self._statuses.pop(trial, None)
 
     def clear(self, timeout_s: float, whose: str = "") -> list[int]:
-        """Kill and reap all orphans; return those that are not gone after *timeout_s* seconds.
+        """Kill and reap all orphans. Return the ids of the remaining ones after *timeout_s*.
 
-        Processes that the kernel holds never run user code again, so they are waited for only once. With *whose*, a
-        line of the log names them.
+        Killed processes that the kernel holds never run user code again, so later calls do not wait for them. If
+        *whose* names their program, they are logged.
         """
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
-                self._pass()
+                self._kill_and_reap()
                 left = {child for child in self._orphans() if self._may_kill(child)}
                 self._held &= left
                 new = left - self._held
@@ -216,7 +212,7 @@ class Reaper:
                     return sorted(new)
             time.sleep(_LOOK_S)
 
-    def _pass(self) -> None:
+    def _kill_and_reap(self) -> None:
         """Kill all orphans, and reap the dead ones."""
         for child in self._orphans():
             if self._may_kill(child):
@@ -239,12 +235,11 @@ class Reaper:
         return orphans
 
     def _may_kill(self, orphan: int) -> bool:
-        # The first process of a container gets all orphans, also those of processes that were started in it from
-        # outside.
+        # The first process of a container gets all orphans, also those of processes that others have started in it.
         return os.getpid() != 1 or mark_of(orphan) == describe_process()
 
 
-#: A process has one reaper.
+#: The only reaper of this process.
 reaper: Final = Reaper()
 
 
@@ -264,7 +259,7 @@ def find_counter(cgroups: Path = CGROUPS, machine: Path = OF_THE_MACHINE) -> Pat
 
 
 def memory_limit() -> float:
-    """Return the memory limit of this worker's processes, in bytes: the machine's or the cgroup's."""
+    """Return the worker's memory limit in bytes: the smaller of the machine's and the cgroup's."""
     limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
     for folder in _groups(CGROUPS):
         with contextlib.suppress(OSError, ValueError):
@@ -284,11 +279,10 @@ def _groups(cgroups: Path) -> list[Path]:
 
 
 class MemoryKills:
-    """Says whether the kernel has just killed a process for lack of memory.
+    """Detects whether the kernel has just killed a process for lack of memory.
 
-    It compares the kernel's counter with its value some seconds ago.
-
-    Every death by SIGKILL within these seconds counts as such a kill.
+    It compares the kernel's counter with its value some seconds ago. The counter does not name the process, so every
+    death by SIGKILL within these seconds counts as such a kill.
 
     Args:
         counter: a file with a line ``oom_kill N``; None without one.

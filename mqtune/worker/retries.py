@@ -17,16 +17,21 @@ from mqtune.journal.base import Claim
 #: How long after a failure a trial is left to other workers, in seconds. With short trials, another worker has a free
 #: slot by then.
 ANOTHER_WORKER_S: Final = 10.0
-#: How long it is kept off the devices on which it has failed, if there are others.
+#: How long after a failure the trial gets no slot with a device on which it has failed, in seconds, if there are
+#: others.
 ANOTHER_DEVICE_S: Final = 30.0
-#: How long the task of such a trial stays away from its queue, so that this worker does not receive it immediately.
+#: How long the task of such a trial is kept out of its queue, in seconds, so that this worker does not receive it again
+#: immediately.
 PUT_BACK_S: Final = 0.5
 
 
 class Failure(NamedTuple):
-    """A trial's failure on a worker: its last failed attempt, the time, and the devices.
+    """A trial's failures on this worker.
 
-    The time is by the monotonic clock.
+    Attributes:
+        attempt: the number of its last failed attempt.
+        at: the time of that failure, by the monotonic clock.
+        devices: all devices on which its attempts have failed recently.
     """
 
     attempt: int
@@ -43,9 +48,9 @@ class Retries:
         self._failures: dict[tuple[str, str], Failure] = {}
 
     def note(self, experiment: str, claim: Claim, ended: AttemptEnded, devices: tuple[str, ...]) -> None:
-        """Record an attempt's end if it has failed, in user code or by a device.
+        """Record an attempt that failed by its own code or by a device. Ignore other ends.
 
-        Record it before the journal has it: the retry may come immediately after.
+        It must be called before the end is journaled, because the retry may come immediately after.
         """
         by_device = ended.end is AttemptEnd.HANDED_BACK and ended.pid and ended.error_type not in ("", UNDRIVEN)
         if ended.end is not AttemptEnd.FAILED and not by_device:

@@ -32,32 +32,32 @@ from mqtune.worker.threads import Step, guarded
 
 logger = logging.getLogger(__name__)
 
-#: How long a shutdown waits for a heartbeat to end; without a server it ends as soon as the worker is closing.
+#: How long a shutdown waits for the running heartbeat, which without a server ends once ``closing`` is set.
 _HEARTBEAT_END_S: Final = 2.0
-#: For how long the worker knows whether there are other workers: to read a thousand of them takes 20 ms.
+#: How long a check for other workers stays valid. To read a thousand workers takes 20 ms.
 _OTHERS_S: Final = 5.0
 _LEFT_TO_OTHERS: Final = RunResult(None, "not run: its trial has failed here, and may run elsewhere", goes_back=True)
 
 
-class Ahead(NamedTuple):
-    """An experiment that a worker is started for."""
+class FirstExperiment(NamedTuple):
+    """The experiment for which a driver starts a worker: its name, and its definition's digest."""
 
     experiment: str
     digest: str
 
 
 class WorkerRuntime:
-    """A worker without its queue; ``mqtune.worker.start`` makes it.
+    """Runs attempts, renews their leases, and keeps the worker in the fleet.
+
+    Celery or a local queue gives it the tasks. ``make_worker`` makes it.
 
     Args:
         client: a checked connection, shared by all threads.
         parts: the parts that attempts use.
-        info: the worker's description, as far as it stays the same.
-        fleet: the register of workers, by which the worker holds its name.
-        impairments: the impairments of the worker and its devices.
-        experiments: the experiments of its attempts.
-        closing: set here once the worker closes.
-        chores: steps of each round.
+        info: the constant part of the worker's description.
+        fleet: the register of workers, where the worker holds its name.
+        closing: an event that this object sets when the worker closes.
+        chores: further steps of each round.
         show: called with each heartbeat, from one thread, for each attempt that is here.
     """
 
@@ -86,19 +86,20 @@ class WorkerRuntime:
         self._slots, self._hooks, self._timing = parts.slots, parts.hooks, parts.timing
         #: All attempts whose task is here, claimed or not.
         self.here: set[AttemptRun] = set()
-        #: The reason for the shutdown, and when the heartbeat has seen it; empty until it begins.
+        #: The reason for the shutdown, empty until it begins; and when a heartbeat published it first.
         self._reason, self._left_at = "", 0.0
         self._idle = threading.Event()
         self._has_others, self._others_until = False, 0.0
-        #: Ends the wait for the next heartbeat.
-        self._look = threading.Event()
+        #: Set to make the next heartbeat come immediately.
+        self._beat_now = threading.Event()
+        #: The impairments and the number of slots that the last heartbeat published.
         self._told: tuple[list[Impairment], int] = ([], 0)
         #: The last heartbeat that the server answered, by this machine's clock and by the monotonic clock.
         self._heartbeat_at, self._heard_at = 0.0, -math.inf
-        self._heart = guarded("mqtune-heartbeat", self._beats)
+        self._heart = guarded("mqtune-heartbeat", self._heartbeat_steps)
         # A thread of its own: no report, end of an attempt or lease waits for a device's driver or a frozen importer.
-        self._rounds = guarded("mqtune-rounds", self._looks)
-        self._control = guarded("mqtune-control", self._hints)
+        self._rounds = guarded("mqtune-rounds", self._round_steps)
+        self._control = guarded("mqtune-control", self._hint_steps)
 
     @property
     def running(self) -> list[AttemptRun]:
@@ -112,22 +113,22 @@ class WorkerRuntime:
 
     @property
     def capacity(self) -> int:
-        """The number of tasks that may be here: one for each usable slot and each ending trial."""
+        """Limit of tasks here: one per usable slot and ending trial; 0 in a back-off or shutdown."""
         if self.draining or self._slots.back_off.allows == 0:
             return 0
-        most = self._places + sum(run.is_ending for run in self.running)
+        most = self._usable_slots + sum(run.is_ending for run in self.running)
         # Another worker may have room for the next attempts.
         return min(most, len(self.here)) if self._slots.waits_for_room else most
 
     @property
-    def _places(self) -> int:
+    def _usable_slots(self) -> int:
         """The number of slots that take a trial or run one."""
         slots, running = self._slots.usable, len(self.running)
         more = 0 if self.draining else self._slots.back_off.allows
         return slots if more is None else min(slots, running + more)
 
     def _list_impairments(self) -> list[Impairment]:
-        """Return the worker's impairments. Once it shuts down, that is the only one."""
+        """Return the worker's impairments; during a shutdown, only the shutdown itself."""
         if not self._reason:
             return self._impairments.all
         self._left_at = self._left_at or self.parts.clock.time()
@@ -138,7 +139,7 @@ class WorkerRuntime:
         """Return the worker's state, for its services."""
         return WorkerState(
             slots=len(self._slots.all),
-            usable=self._places,
+            usable=self._usable_slots,
             busy=len(self.running),
             free=self._slots.free,
             waiting=self._slots.waiting,
@@ -155,16 +156,16 @@ class WorkerRuntime:
         self._heartbeat_at, self._heard_at = time.time(), time.monotonic()
 
     def on_impairment(self) -> None:
-        """Count the usable slots again, and tell drivers: an impairment has come or gone."""
+        """Handle a new or lifted impairment: count the usable slots, and notify drivers."""
         self._slots.review()
-        self._look.set()
+        self._beat_now.set()
         self.parts.wake_consumer()
 
-    def start(self, ahead: Ahead | None = None) -> None:
+    def start(self, ahead: FirstExperiment | None = None) -> None:
         """Start the threads and join the fleet.
 
         Args:
-            ahead: an experiment whose attempts will come; an importer for them is started before.
+            ahead: an experiment whose attempts will come. Its importer is started first.
         """
         if ahead is not None:
             with contextlib.suppress(MqtuneError, OSError):
@@ -184,23 +185,23 @@ class WorkerRuntime:
         """Return the worker's description as of now."""
         own = replace(
             self._info,
-            slots=self._places,
+            slots=self._usable_slots,
             impairments=self._list_impairments(),
             busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
         )
         return self._hooks.describe(own)
 
     def run(self, run: AttemptRun) -> RunResult:
-        """Run an attempt in the next free slot. Return when all of its processes are gone.
+        """Wait for a slot, run an attempt there, and return how it ended.
 
-        Its task returns to the queue, ``PUT_BACK_S`` later, if its trial has just failed here and may run elsewhere, if
-        its slot's devices are quarantined, or if a service says so.
+        All its processes have exited then. If the result ``goes_back``, the caller must return the task to its queue
+        after ``PUT_BACK_S``: its trial has just failed here, its devices are quarantined, or a service wants that.
         """
         self.here.add(run)
         try:
             result = self._run(run)
             if result.goes_back:
-                # No queue has it meanwhile: its driver would publish it again, and warn that nobody takes it.
+                # No queue has the task until then, and without this its driver would publish it again and warn.
                 run.journal.hold([run.held], 2 * PUT_BACK_S)
             return result
         finally:
@@ -220,16 +221,16 @@ class WorkerRuntime:
             if not self.draining:
                 run.prepare()
             if slot is None:
-                slot = self._slots.acquire(run, unless=lambda: self._is_to_leave(run))
+                slot = self._slots.acquire(run, unless=lambda: self._stops_waiting(run))
                 if self._hooks.dividers:
-                    # It takes no task while an attempt waits for room.
+                    # The consumer takes no task while an attempt waits for room.
                     self.parts.wake_consumer()
             if self.draining:
                 return RunResult(None, "not run: the worker is shutting down")
             if slot is None:
                 why = (self._slots.usable and self._hooks.leaves(run)) or "all devices are quarantined"
                 return RunResult(None, f"not run: {why}", goes_back=True)
-            # From here on the attempt offers it, as soon as the next one may prepare.
+            # From here on the run itself offers the slot, as soon as the next attempt may prepare.
             offers_slot = False
             result = run.run(slot)
             self._hooks.ended(run, result)
@@ -242,12 +243,12 @@ class WorkerRuntime:
                 self._impairments.leave(slot.index, slot.places)
                 self._idle.set()
 
-    def _is_to_leave(self, run: AttemptRun) -> bool:
+    def _stops_waiting(self, run: AttemptRun) -> bool:
         """Return whether a waiting attempt gives up its wait for a slot."""
         return self.draining or not self._slots.usable or bool(self._hooks.leaves(run))
 
     def _has_other_workers(self) -> bool:
-        """Return whether another worker takes tasks from this one's queue, as of some seconds ago."""
+        """Return whether another worker consumes the same queue, as of some seconds ago."""
         if (now := time.monotonic()) >= self._others_until:
             workers = self.fleet.workers()
             self._has_others = any(
@@ -259,15 +260,13 @@ class WorkerRuntime:
     def attempt(
         self, experiment: str, trial: str, attempt: int, token: str, digest: str, shared_bytes: int | None = None
     ) -> AttemptRun:
-        """Return the run of an attempt.
+        """Return a new run for the attempt of a task. It is not started.
 
         Args:
-            experiment: its experiment.
-            trial: its trial.
-            attempt: its number.
-            token: the proof of its claim.
+            token: a new token, by which the journal will know this claim.
             digest: the digest of the experiment's definition.
-            shared_bytes: how many bytes of a shared device it asks for, where trials ask by their configs.
+            shared_bytes: the GPU memory that it asks for, in bytes, if this depends on its config; None if all trials
+                of the experiment ask for the same.
 
         Raises:
             MqtuneError: the task is malformed, there is no such experiment, or this worker can't read its definition.
@@ -277,7 +276,7 @@ class WorkerRuntime:
 
     @property
     def remembered(self) -> int:
-        """The number of experiments that it remembers."""
+        """The number of cached experiments."""
         return len(self._experiments)
 
     def waiting(self) -> int:
@@ -290,7 +289,7 @@ class WorkerRuntime:
     def requeue_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that their trials run again elsewhere.
 
-        The first reason counts.
+        After several calls, the first reason counts.
         """
         self._reason = self._reason or reason
         # An attempt that is not claimed yet won't be.
@@ -301,25 +300,26 @@ class WorkerRuntime:
         self._impairments.close()
         self._hooks.drain()
         # The heartbeat tells drivers.
-        self._look.set()
+        self._beat_now.set()
 
     def close(self, *, grace_s: float) -> None:
-        """Leave the fleet, requeue everything and end.
+        """Requeue all attempts, leave the fleet, and end all processes and threads.
 
-        Trials that still run after *grace_s* seconds are killed. It returns some seconds later, also without Redis.
+        Trials that still run after *grace_s* seconds are killed. It returns some seconds after that, even if Redis is
+        away.
         """
         self.requeue_all("its worker was shut down")
         if not self._wait_until_idle(grace_s):
             self._slots.end()
             self._wait_until_idle(KILL_GRACE_S)
         self.closing.set()
-        self._look.set()
+        self._beat_now.set()
         if self._heart.is_alive():
             # A heartbeat that is under way would put the worker back into the fleet, for as long as a lease lasts.
             self._heart.join(_HEARTBEAT_END_S)
         with contextlib.suppress(BrokerUnavailable):
             self.fleet.leave(self.parts.name)
-        # All end at the same time.
+        # First all importers are told to end, so that they do so at the same time.
         self._slots.end()
         self._slots.close()
         self._hooks.close()
@@ -328,23 +328,23 @@ class WorkerRuntime:
         self.parts.scratch.close()
 
     def join(self) -> None:
-        """Wait until its threads have ended, after ``close``. That of hints ends with the next hint."""
+        """Wait until the threads of heartbeats and hints have ended, after ``close``."""
         self._heart.join()
         self._control.join()
 
     def _wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait at most *timeout_s* seconds until nothing runs; return whether that is so."""
+        """Wait at most *timeout_s* seconds until no attempt runs. Return whether none runs."""
         deadline = time.monotonic() + timeout_s
         while self.running and (left_s := deadline - time.monotonic()) > 0:
             self._idle.wait(left_s)
             self._idle.clear()
         return not self.running
 
-    def _beats(self) -> Iterator[Step]:
-        """Yield the steps of each heartbeat. Broken keys of an experiment cost no other its leases."""
+    def _heartbeat_steps(self) -> Iterator[Step]:
+        """Yield the steps of each heartbeat. Broken keys of one experiment affect no other's leases."""
         while not self.closing.is_set():
-            self._look.wait(self._timing.heartbeat_s)
-            self._look.clear()
+            self._beat_now.wait(self._timing.heartbeat_s)
+            self._beat_now.clear()
             if self.closing.is_set():
                 return
             yield self._keep_in_fleet
@@ -353,18 +353,18 @@ class WorkerRuntime:
             yield from self._hooks.heartbeat()
             yield self._slots.wake
             for journal, runs in _group_by_journal(run for run in tuple(self.here) if not run.is_running).items():
-                yield partial(self._hold, journal, runs)
+                yield partial(self._hold_unclaimed, journal, runs)
             if by_journal := _group_by_journal(self.running):
                 yield partial(self._renew, by_journal)
 
-    def _looks(self) -> Iterator[Step]:
+    def _round_steps(self) -> Iterator[Step]:
         """Yield the steps of each round: checks of impaired devices, chores, and services' steps."""
         while not self.closing.wait(self._timing.round_s):
-            yield from self._impairments.looks()
+            yield from self._impairments.checks()
             yield from self._chores
             yield from self._hooks.tick()
 
-    def _hold(self, journal: RedisJournal, runs: list[AttemptRun]) -> None:
+    def _hold_unclaimed(self, journal: RedisJournal, runs: list[AttemptRun]) -> None:
         journal.hold([run.held for run in runs], self._timing.lease_s)
         for run in runs:
             self._show(run)
@@ -392,7 +392,7 @@ class WorkerRuntime:
             self._impairments.disable(self.fleet.disabled)
             self._note_heartbeat()
         except NameTaken as error:
-            # This worker was cut off or frozen for so long that another took it for dead.
+            # This worker was cut off or frozen for so long that its name expired, and another worker has it.
             self._shut_down(str(error), "another worker has its worker's name")
         if has_changed:
             self.fleet.announce(self.parts.name, "changed")
@@ -404,26 +404,26 @@ class WorkerRuntime:
             # From here on the shutdown is the same as an operator's.
             os.kill(os.getpid(), SIGTERM)
 
-    def _hints(self) -> Iterator[Step]:
+    def _hint_steps(self) -> Iterator[Step]:
         """Yield a step for each message of the control channel.
 
-        A lost message comes again with a heartbeat or a report's answer.
+        A lost message does no harm: the answer to a heartbeat or a report repeats it.
         """
         hints = ControlChannel(self._client, self.parts.name)
         while not self.closing.is_set():
             try:
                 hint = hints.next(self._timing.heartbeat_s)
             except Exception as error:  # noqa: BLE001 - nothing is lost, and the next connection may be sound
-                logger.warning("%s; intents come with the heartbeat until then", error)
+                logger.warning("the control channel failed (%s); intents come with heartbeats until it is back", error)
                 self.closing.wait(self._timing.heartbeat_s)
                 continue
             if hint is not None:
-                yield partial(self._apply, *hint)
+                yield partial(self._apply_hint, *hint)
 
-    def _apply(self, experiment: str, trial: str, attempt: int, answer: str) -> None:
+    def _apply_hint(self, experiment: str, trial: str, attempt: int, answer: str) -> None:
         if not experiment:
-            # It is for the worker itself: the heartbeat reads it.
-            self._look.set()
+            # The message is for the worker itself: the next heartbeat reads the order.
+            self._beat_now.set()
         self._hooks.hinted(experiment, answer)
         for run in self.running:
             if run.claim[:2] == (trial, attempt) and run.journal.experiment == experiment:

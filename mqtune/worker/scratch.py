@@ -21,21 +21,21 @@ from mqtune.journal.base import Claim
 
 #: Below the log folder, which several workers, also of several machines, may share.
 _FOLDER: Final = ".scratch"
-#: How many parts follow the host in the name of a worker's folder: pid, place and start time.
+#: How many parts follow the host in the name of a worker's folder: its process id, boot and container, and start time.
 _PARTS: Final = 3
 #: Suffix of a worker's lock file.
 _LOCK: Final = ".lock"
-#: How often a worker touches its lock file, and after how long without that a worker of another machine counts as gone:
-#: clocks may differ by minutes, and a machine that slept for so long has lost its attempts.
+#: The interval in which a worker touches its lock file. A worker of another machine counts as gone if its file was not
+#: touched for ``_LEFT_S``: clocks may differ by minutes, and a machine that slept for longer has lost its attempts.
 _KEEP_S: Final = 60.0
 _LEFT_S: Final = 3600.0
 
 
 class Scratch:
-    """The temporary folders of one worker's attempts, each created by the process that first needs it.
+    """The temporary folders of a worker's attempts. A process creates one when it needs it.
 
-    Several machines, even of the same name, may share the log folder. So each worker locks a file of its own there and
-    touches it from time to time; another worker deletes its folders only when it is surely gone.
+    Several machines, even of the same name, may share the log folder. So each worker locks a file of its own there, and
+    touches it from time to time. Another worker deletes its folders only when it is certainly gone.
 
     Args:
         log_root: the worker's log folder.
@@ -58,9 +58,9 @@ class Scratch:
         return self._mine.name
 
     def sweep(self) -> None:
-        """Delete the folders of killed workers, and lock this worker's own."""
+        """Delete the folders of killed workers, and lock this worker's own folder."""
         with contextlib.suppress(OSError):
-            # A worker that has restarted in this process has left it.
+            # This process may have left the folder before it restarted in place.
             shutil.rmtree(self._mine, ignore_errors=True)
             self._all.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._lock_of(self._mine), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -69,7 +69,7 @@ class Scratch:
             self.discard(worker)
 
     def left(self) -> list[Path]:
-        """Return the folders of workers that are surely gone."""
+        """Return the folders of workers that are certainly gone."""
         with contextlib.suppress(OSError):
             workers = {path.with_name(path.name.removesuffix(_LOCK)) for path in self._all.iterdir()}
             return sorted(worker for worker in workers - {self._mine} if self._is_left(worker))
@@ -85,7 +85,10 @@ class Scratch:
         return not (os.path.lexists(worker) or os.path.lexists(self._lock_of(worker)))
 
     def keep(self) -> None:
-        """Show that this worker is alive; called with each heartbeat."""
+        """Touch the lock file from time to time, so that other workers see that this one lives.
+
+        It is called with each heartbeat.
+        """
         now = time.monotonic()
         if self._lock is not None and now - self._kept_at > _KEEP_S:
             self._kept_at = now
@@ -96,7 +99,7 @@ class Scratch:
         return worker.with_name(worker.name + _LOCK)
 
     def _is_left(self, worker: Path) -> bool:
-        """Whether the worker that owns this folder is surely gone."""
+        """Whether the worker that owns this folder is certainly gone."""
         host, *parts = worker.name.rsplit(".", 3)
         process = "process {} on {} ({}.{})".format(parts[0], host, *parts[1:]) if len(parts) == _PARTS else ""
         if is_here(process):
@@ -113,7 +116,7 @@ class Scratch:
         return True
 
     def hidden(self, name: str) -> Path:
-        """Return the path of this worker's folder for files of another kind than those of attempts."""
+        """Return the path of this worker's folder *name*, for files that belong to no attempt."""
         # No experiment's name begins with a dot.
         return self._mine / f".{name}"
 
@@ -127,7 +130,7 @@ class Scratch:
             shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Delete this worker's folders, unless they still have content."""
+        """Release the lock, and delete this worker's folder if it is empty."""
         with contextlib.suppress(OSError):
             self._mine.rmdir()
         if self._lock is not None:

@@ -22,9 +22,9 @@ from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, CodeKeys
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots, usable_cpus
 from mqtune.worker.privileges import home_of
 
-#: How long trials have to save and end when their worker shuts down; some clouds give a machine 30 s in all.
+#: How long trials have to save and end when their worker shuts down. Some clouds stop a machine within 30 s.
 GRACE_S: Final = 10.0
-#: A day; a longer grace is a mistake in the unit.
+#: A day. A longer grace is probably a mistake in the unit.
 LONGEST_GRACE_S: Final = 86_400.0
 
 
@@ -40,53 +40,54 @@ class WorkerSettings:
     gpus: str = "auto"
     slots_per_gpu: int = 1
     gpus_per_slot: int = 1
-    #: How many trials share a GPU at most, where each gets the memory that it asks for.
+    #: The most trials that share a GPU by memory, where each gets the memory that it asks for; None for other workers.
     pack_gpus: int | None = None
-    #: Whether a trial is ended that takes more GPU memory than it has asked for.
+    #: Whether a trial that uses more GPU memory than it asked for is ended.
     strict_gpu_memory: bool = False
     cpus: int | None = None
     slots: int | None = None
     gpu_memory: str = "auto"
-    #: Separated by commas.
+    #: The tags of every slot, separated by commas.
     tags: str = ""
-    #: A command for the shell that fails where a slot should take no trial; empty for none.
+    #: A shell command that checks a slot. If it fails, the slot gets no trial. Empty for no check.
     health_check: str = ""
     #: The folder below which trainables must be.
     code_root: Path = field(default_factory=Path.cwd)
     log_root: Path = field(default_factory=mqtune_home)
     #: How long trials have to save and end when the worker shuts down.
     grace_s: float = GRACE_S
-    #: For how long a seat of a gang is held for the others at least: workers take their tasks within a second, and a
-    #: slot should not stay unused much longer because one of them is busy.
+    #: The shortest time for which a worker holds one seat of a gang until the other seats are taken. Workers take their
+    #: tasks within a second, and a slot should not stay unused for long because one of them is busy.
     seat_s: float = 30.0
-    #: The names of the experiments whose trials it runs, with * for any characters, and a comma between several
+    #: Patterns for the names of the experiments whose trials it runs: * stands for any characters, commas separate
     #: patterns.
     experiments: str = EVERY
     #: Whether Celery's remote commands are obeyed: inspect, terminate, shutdown.
     remote_control: bool = True
-    #: Whether it runs code that drivers bring, signed with a key in ``MQTUNE_CODE_KEY``, as ``CodeKeys`` reads it.
+    #: Whether it runs code that drivers bring and sign with a key in ``MQTUNE_CODE_KEY``; see ``CodeKeys``.
     accept_code: bool = False
     code_key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE, ""), repr=False)
-    #: The most submitted scripts at the same time, and the broker's URL for them; empty for the worker's own.
+    #: The number of driver slots, each for one submitted script; and the broker URL for scripts, empty for the worker's
+    #: own.
     drivers: int = 0
     driver_broker: str = field(default="", repr=False)
-    #: The user that root's worker and its trials run as; empty for the user who starts it.
+    #: The user to switch to, if the worker is started as root; empty for no switch.
     user: str = ""
-    #: Called before the worker starts.
+    #: Called before the worker starts, to serve its figures.
     observe: Callable[[], object] | None = None
     #: Whether the log is text, or a JSON object on each line.
     log_format: LogFormat = "text"
-    #: The read end of a pipe whose write end the driver that started this worker holds.
+    #: The read end of a pipe, if a driver started this worker. The driver has the write end.
     owner_fd: int | None = None
-    #: The times by which the worker goes; drivers need the same leases and locks.
+    #: The worker's intervals and time-outs. Drivers must have the same leases and locks.
     timing: Timing = Timing()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "experiments", checked_patterns(self.experiments))
         if not math.isfinite(self.grace_s) or not 0 <= self.grace_s <= LONGEST_GRACE_S:
             raise ConfigurationError(
-                f"--grace {self.grace_s:g} is invalid; give the seconds that trials have to save when the worker is "
-                f"told to go, from 0 to {LONGEST_GRACE_S:g}"
+                f"--grace {self.grace_s:g} is invalid; give the seconds that trials have to save when the worker "
+                f"shuts down, from 0 to {LONGEST_GRACE_S:g}"
             )
         if self.strict_gpu_memory and self.pack_gpus is None:
             raise ConfigurationError(
@@ -124,9 +125,7 @@ class WorkerSettings:
 
 
 def default_log_root(user: str) -> Path:
-    """Return the default log folder of a worker of this user.
-
-    Without a name, of the present user.
+    """Return the default log folder of a worker that runs as *user*; if empty, as this user.
 
     Raises:
         ConfigurationError: there is no such user.
@@ -134,7 +133,7 @@ def default_log_root(user: str) -> Path:
     return home_of(user) / "mqtune" if user and not os.environ.get("MQTUNE_HOME") else mqtune_home()
 
 
-#: The settings of Celery that trials depend on; a worker doesn't start with others.
+#: The settings of Celery that trials depend on. A worker refuses to start with other values.
 OWNED_SETTINGS: Final[dict[str, Any]] = {
     # Outcomes go to the journal. With a result backend, an outage while a task ends would block its slot forever.
     "result_backend": None,
@@ -172,9 +171,9 @@ TRANSPORT_OPTIONS: Final[dict[str, Any]] = {
     "socket_timeout": 30,
     "visibility_timeout": 3600,
 }
-#: How often a name that another worker holds is checked; its owner keeps it every few seconds.
+#: The interval of checks of a name that another worker holds. A living worker renews its name every few seconds.
 _LOOK_AGAIN_S: Final = 0.5
-_BY_SHAPE: Final = "the queue is that of the slots' resources"
+_BY_SHAPE: Final = "the queue follows from the slots' resources"
 _OWN_PROCESS: Final = "each trial has a process of its own"
 _BY_SCHEDULER: Final = "the experiment limits how long a trial may take: timeout_s= of the Tuner, or its scheduler"
 #: Options of ``celery worker`` that would do harm, or have no effect, and why.
@@ -221,7 +220,7 @@ def check_options(is_given: Callable[[str], bool]) -> None:
 
 
 def check_settings(conf: Any, owned: Mapping[str, Any] = OWNED_SETTINGS) -> None:
-    """Raise WorkerStartError if one of Celery's settings *conf* is not what it must be."""
+    """Raise WorkerStartError if one of Celery's settings *conf* differs from *owned*."""
     for name, value in owned.items():
         own = getattr(conf, name)
         if own != value:
@@ -243,7 +242,11 @@ def check_concurrency(concurrency: object, slots: int) -> None:
 
 
 def check_folders(code_root: Path, log_root: Path) -> None:
-    """Create the log folder. Raise ConfigurationError if it can't be written to, or without a code folder."""
+    """Create the log folder, and check both folders.
+
+    Raises:
+        ConfigurationError: the code root is not a folder, or the log folder is not writable.
+    """
     if not code_root.is_dir():
         raise ConfigurationError(f"the code root {code_root} is not a folder: give the one below which trainables are")
     try:
@@ -253,12 +256,12 @@ def check_folders(code_root: Path, log_root: Path) -> None:
         writable = False
     if not writable:
         raise ConfigurationError(
-            f"nothing can be written to the log root {log_root}: choose another folder by --log-root or MQTUNE_LOG_ROOT"
+            f"the log root {log_root} is not writable: choose another folder by --log-root or MQTUNE_LOG_ROOT"
         )
 
 
 def check_broker(broker: str, celerys: str) -> None:
-    """Raise WorkerStartError if Celery's broker is not the one that has the journal."""
+    """Raise WorkerStartError if Celery has another broker than mqtune."""
     if celerys != celery_url(broker) and celery_url(celerys) != celery_url(broker):
         raise WorkerStartError(
             f"Celery's broker is {redact(celerys)} (--broker or CELERY_BROKER_URL) and mqtune's is {redact(broker)}: "
@@ -267,9 +270,10 @@ def check_broker(broker: str, celerys: str) -> None:
 
 
 def take_name(fleet: Fleet, name: str, hold_s: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Take a worker's name for *hold_s* seconds, also from a killed worker.
+    """Reserve a worker's name for *hold_s* seconds, also if a killed worker still holds it.
 
-    On this machine a killed worker is recognized immediately; in another machine or container, when its hold expires.
+    A killed worker of this machine is recognized immediately. For one of another machine or container, this waits until
+    its reservation expires.
 
     Raises:
         WorkerStartError: a running worker has the name.
@@ -288,7 +292,7 @@ def take_name(fleet: Fleet, name: str, hold_s: float, *, sleep: Callable[[float]
             # It runs, or it has renewed its hold since the last check.
             if is_here(process) or taken.left_s > due_s:
                 raise WorkerStartError(
-                    f"{taken}; call this one otherwise: --name gpu1 (mqtune worker) or -n gpu1@%h (celery worker)"
+                    f"{taken}; give this worker another name: --name gpu1 (mqtune worker) or -n gpu1@%h (celery worker)"
                 ) from None
             due_s = taken.left_s
             sleep(_LOOK_AGAIN_S)

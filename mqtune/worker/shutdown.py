@@ -65,7 +65,7 @@ class Shutdown:
         self.end_at_once()
 
     def end_at_once(self, *_: object) -> None:
-        """End the process. Its zygotes kill their trials, which are requeued after their leases."""
+        """End the process immediately. Its zygotes kill their trials, whose leases then expire."""
         os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""A worker's slots with devices and zygotes, and its pause when it can't start attempts."""
+"""A worker's slots, and its back-off when it can't start attempts."""
 
 from __future__ import annotations
 
@@ -25,45 +25,45 @@ from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
 
 logger = logging.getLogger(__name__)
 
-#: The failed starts in a row after which the worker backs off; a trial fails after twice as many.
+#: Failed starts in a row after which the worker backs off. A trial fails after twice as many.
 FAILED_STARTS: Final = 3
-#: The first pause: the fault may be one experiment's, and others should not wait for it.
+#: The first pause. It is short, because one experiment may be at fault, and others should not wait for it.
 BACK_OFF_S: Final = 5.0
-#: Each further failed start doubles the pause up to this, the longest time until a repaired worker is used again.
+#: Each further failed start doubles the pause, up to this. A repaired worker stays unused for at most this long.
 LONGEST_BACK_OFF_S: Final = 300.0
 
 
-#: The steps of each attempt on a worker.
-Step = Literal["started", "ended"]
+#: The two steps of an attempt that can fail because of its worker.
+Phase = Literal["started", "ended"]
 
 
 class BackOff:
-    """Pauses a worker that can't start or end its attempts. Any thread may use it."""
+    """Pauses a worker whose attempts repeatedly can't be started or ended. Thread-safe."""
 
     def __init__(self, impairments: Impairments) -> None:
         self._impairments = impairments
         self._lock = threading.Lock()
-        #: The numbers of attempts in a row that could not be started, and ended.
-        self._in_a_row: dict[Step, int] = {"started": 0, "ended": 0}
+        #: Failures in a row, by step: attempts that could not be started, and attempts that could not be ended.
+        self._in_a_row: dict[Phase, int] = {"started": 0, "ended": 0}
 
     @property
     def _cause(self) -> ImpairmentCause | None:
         return self._impairments.cause_of(WHOLE_WORKER, "starts")
 
-    def note_done(self, step: Step) -> None:
-        """Record that an attempt was started or ended."""
+    def note_done(self, step: Phase) -> None:
+        """Record a success, which ends a pause if the same step failed before."""
         if self._in_a_row[step]:
             with self._lock:
                 self._in_a_row[step], cause = 0, self._cause
             if cause is not None:
                 self._impairments.lift(cause)
 
-    def note_problem(self, step: Step, problem: str) -> None:
+    def note_problem(self, step: Phase, problem: str) -> None:
         """Record why an attempt could not be started or ended."""
         with self._lock:
             self._in_a_row[step] += 1
             before = self._cause
-            # Attempts that come together fail together, and count as one try.
+            # Attempts that start at the same time fail at the same time: together they lengthen the pause once.
             if self._in_a_row[step] < FAILED_STARTS or (before is not None and not self._impairments.is_due(before)):
                 return
             last = problem.strip().splitlines()[-1] if problem.strip() else "?"
@@ -71,56 +71,55 @@ class BackOff:
             pause_s = BACK_OFF_S if before is None else min(2 * before.pause_s, LONGEST_BACK_OFF_S)
             cause = ImpairmentCause(text, f"an attempt is {step}", pause_s=pause_s)
             self._impairments.put(
-                [WHOLE_WORKER], "starts", cause, says=f"{text}. It takes one to try in {pause_s:.0f} s"
+                [WHOLE_WORKER], "starts", cause, says=f"{text}. It tries one attempt in {pause_s:.0f} s"
             )
 
     @property
     def allows(self) -> int | None:
-        """The number of attempts that may come: 0 in a pause, 1 to try after it, None for any."""
+        """How many more attempts may come: 0 in a pause, 1 as a probe after it, None for no limit."""
         return None if (cause := self._cause) is None else int(self._impairments.is_due(cause))
 
 
-#: The type and the text of the error that keeps an attempt from running.
+#: The type and the text of the error that keeps an attempt from running; both empty without an error.
 Problem = tuple[str, str]
 NO_PROBLEM: Final = ("", "")
 
 
 class Turn:
-    """One attempt's turn in a slot.
-
-    It begins when the turn before it is over, which sets *before*.
-    """
+    """One attempt's use of a slot. It begins when the previous turn sets *before*."""
 
     def __init__(self, slot: Slot, before: threading.Event) -> None:
         self.slot = slot
         self._before = before
         self.over = threading.Event()
-        #: Whether ``end`` tells services that the slot is empty.
+        #: Whether ``end`` must tell services that the slot is empty.
         self._empties = False
-        #: The importer of its trial's process.
+        #: The importer of the zygote that runs the trial; None before ``use``.
         self.importer: ImporterHandle | None = None
         self._zygote: ZygoteHandle | None = None
-        #: Whether the turn before had another zygote. Then this one does not know when that turn's trial has ended.
+        #: Whether the previous turn used another zygote. Then this turn's zygote doesn't know when the previous trial
+        #: has ended.
         self.changes_zygote = False
 
     def wait(self) -> None:
-        """Wait until nothing is left of the previous trial."""
+        """Wait until the previous turn is over: all processes of its trial have exited."""
         self._before.wait()
 
     def take(self, *, stays: bool) -> bool:
-        """Take the slot for a trial. Return False if a service or a quarantine refuses it.
+        """Return whether the trial may start in the slot.
 
-        Where services have a say, wait until nothing is left of the previous trial. End processes that are kept for
-        trials of other trainables.
+        A service or a quarantined device may refuse it. If services check slots, or another zygote keeps a process
+        here, this first waits for the previous turn, and ends the processes that other zygotes keep.
 
         Args:
-            stays: whether the trial's process is kept for further trials, so that the slot is not empty behind it.
+            stays: whether the trial's process may be kept for further trials, so that the slot is not empty after the
+                turn.
         """
         slot = self.slot
-        if slot.admits is None and not slot.zygotes.may_have_stayed(self._zygote):
+        if slot.admits is None and not slot.zygotes.others_may_keep(self._zygote):
             return True
         self._before.wait()
-        slot.zygotes.make_way(self._zygote)
+        slot.zygotes.end_others(self._zygote)
         if not slot.impairments.enter(slot.index, slot.places):
             return False
         if slot.admits is not None:
@@ -130,11 +129,10 @@ class Turn:
         return True
 
     def end(self) -> None:
-        """End the turn, when no process of its trial is left.
+        """End the turn. All processes of its trial must have exited.
 
-        Return when services let the next one begin.
-
-        A turn that was never used ends when it would have begun.
+        Wait for the previous turn. If the slot is empty now, tell services, and wait until they allow the next turn. A
+        second call does nothing.
         """
         self._before.wait()
         try:
@@ -145,25 +143,25 @@ class Turn:
             self.use(None)
             self.over.set()
 
-    def settles(self) -> None:
-        """Note that the trial's process has ended, although it was to stay."""
+    def note_not_kept(self) -> None:
+        """Record that the trial's process is not kept, so that the slot is empty after the turn."""
         self._empties = self.slot.admits is not None
 
     def use(self, importer: ImporterHandle | None) -> None:
-        """Keep this importer alone, with its zygotes, in use until the end of the turn."""
+        """Keep this importer open until the end of the turn. Release the importer before it."""
         before, self.importer = self.importer, importer
         if before is not None:
             self.slot.importers.leave(before)
 
     def begin(self, zygote: ZygoteHandle) -> None:
-        """Have this zygote run the trial."""
+        """Record the zygote that runs the trial."""
         self._zygote = zygote
         self.changes_zygote = zygote is not self.slot.last_zygote
         self.slot.last_zygote = zygote
 
 
 class Slot:
-    """A place for one trial. The next attempt may prepare while the last one's process ends."""
+    """A slot, which runs one trial at a time. Meanwhile the next attempt may prepare."""
 
     def __init__(
         self,
@@ -178,16 +176,16 @@ class Slot:
     ) -> None:
         self.index = index
         self.devices = plan.devices[index]
-        #: Its devices, as impairments name them.
+        #: Its devices by the names in impairments; ``WHOLE_WORKER`` for a slot without devices.
         self.places = self.devices or (WHOLE_WORKER,)
         self.impairments = impairments
         self.hooks = hooks
-        #: Returns whether an attempt may start here; None where no service has a say.
+        #: Asks services whether an attempt may start here; None if no service checks slots.
         self.admits = admits
         self.environment = plan.environment(index)
         self._last_over = threading.Event()
         self._last_over.set()
-        #: The output of its zygotes.
+        #: The file for its zygotes' output.
         self.log = log_root / ".zygotes" / f"slot-{index}.log"
         self.importers = importers
         self.zygotes = SlotZygotes(self.environment, self.log, self._on_zygote_empty)
@@ -196,21 +194,21 @@ class Slot:
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether it takes no attempt because one of its devices is quarantined."""
+        """Whether the slot takes no attempt because one of its devices is quarantined."""
         return self.impairments.closes(self.index, self.places)
 
     def next_turn(self) -> Turn:
-        """Return the turn after the last one. Only the thread with the slot may call it."""
+        """Return a turn that follows the last one. Only the thread with the slot may call it."""
         turn = Turn(self, self._last_over)
         self._last_over = turn.over
         return turn
 
     def importer(self, key: ImportKey) -> ImporterHandle:
-        """Return an importer of this trainable and the current code. It is in use until it is left."""
+        """Return an importer of the current code for this key, in use until ``Importers.leave``."""
         return self.importers.use(key, self.environment)
 
     def serves(self, importer: ImporterHandle) -> bool:
-        """Return whether trials here would have imported the same as the importer."""
+        """Return whether the importer's imports are valid in this slot's environment."""
         return importer.serves(self.environment)
 
     def _on_zygote_empty(self) -> None:
@@ -218,20 +216,19 @@ class Slot:
 
 
 class Slots:
-    """Gives slots to attempts, in their order.
+    """A worker's slots. Waiting attempts get them in the order of their arrival.
 
-    The slot that was used last comes first: its zygotes are warm.
-
-    A slot with a quarantined device is not given. Services may say that a slot has no room for an attempt: then it
-    waits, and so do all attempts behind it, however little they ask for.
+    The most recently used slot is given first, because its zygotes are warm. A slot with a quarantined device is not
+    given. If services have no room for an attempt in any free slot, it waits, and so do all later attempts, even
+    smaller ones.
 
     Args:
-        plan: the slots.
+        plan: the devices and resources of the slots.
         log_root: the folder for their zygotes' output.
         impairments: the impairments that close slots.
-        hooks: ask the worker's services whether an attempt may start in a slot.
+        hooks: the worker's services, which may refuse a slot.
         preloads: knows the modules to import before trials need them.
-        most_bytes: the memory that unused importers and zygotes may have.
+        most_bytes: memory limit for unused importers and their zygotes together.
     """
 
     def __init__(
@@ -260,22 +257,22 @@ class Slots:
         self.usable = len(self.all)
         #: Guards the following fields; notified when a waiting attempt may get a slot.
         self._changed = threading.Condition()
-        #: The free slots, the last used one at the end.
+        #: The free slots, the most recently used one at the end.
         self._free = [*reversed(self.all)]
-        #: The waiting attempts in their order.
+        #: One object for each waiting attempt, in the order of their arrival.
         self._waiting: list[object] = []
 
     def _admits(self, slot: SlotHere) -> bool:
         """Return whether all services let an attempt start in a slot.
 
-        An error refuses it, and counts as a failed start, so that the worker backs off.
+        A service's error counts as a refusal and as a failed start, so that the worker backs off.
         """
         for guard in self._hooks.guards:
             try:
                 if not guard.admit(slot):
                     return False
             except Exception as error:
-                logger.exception("%s can't say whether slot %d is sound", type(guard).__name__, slot.index)
+                logger.exception("service %s could not check slot %d", type(guard).__name__, slot.index)
                 self.back_off.note_problem("started", f"{type(guard).__name__}: {error}")
                 return False
         return True
@@ -283,12 +280,13 @@ class Slots:
     def acquire(
         self, run: AttemptHere, timeout_s: float | None = None, *, unless: Callable[[], bool] = lambda: False
     ) -> Slot | None:
-        """Return a free slot with room for an attempt, once there is one; None after *timeout_s*.
+        """Wait for a free slot with room for an attempt, and return it.
+
+        Return None after *timeout_s* seconds, or if *unless* returns True.
 
         Args:
-            run: the attempt.
-            timeout_s: the seconds of the longest wait; None for any time.
-            unless: ends the wait when it returns True; ``wake`` calls it again.
+            timeout_s: longest wait in seconds; None for no limit.
+            unless: called at the beginning and after each ``wake``. The wait ends when it returns True.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         me = object()
@@ -296,7 +294,7 @@ class Slots:
             self._waiting.append(me)
             try:
                 while True:
-                    if self._waiting[0] is me and (slot := self._take(run)) is not None:
+                    if self._waiting[0] is me and (slot := self._pop_fitting(run)) is not None:
                         return slot
                     left_s = deadline - time.monotonic()
                     if left_s <= 0 or unless():
@@ -306,28 +304,29 @@ class Slots:
                 self._waiting.remove(me)
                 self._changed.notify_all()
 
-    def _take(self, run: AttemptHere, but: AbstractSet[str] | None = None) -> Slot | None:
-        """Take a free slot with room for an attempt, and without these devices.
+    def _pop_fitting(self, run: AttemptHere, excluded: AbstractSet[str] | None = None) -> Slot | None:
+        """Remove a fitting free slot from the free ones, and return it; None if no slot fits.
 
-        Return None if no slot fits.
+        It has room for the attempt, and with *excluded*, it has devices and none of these. Of several, it is the slot
+        with the least room left.
         """
         able = [
             (room, slot)
             for slot in reversed(self._free)
-            if (but is None or _has_others(slot, but))
+            if (excluded is None or _has_others(slot, excluded))
             and not slot.is_quarantined
             and min(room := self._hooks.room(slot, run), default=0) >= 0
         ]
         if not able:
             return None
-        # The first of equals, which was used last.
+        # Of slots with equal room it is the first, which was used most recently.
         _, slot = min(able, key=itemgetter(0))
         self._free.remove(slot)
         self._hooks.taken(slot, run)
         return slot
 
     def leave(self, slot: Slot, run: AttemptHere) -> None:
-        """Tell services that an attempt with a slot is over. They may have room for the next ones."""
+        """Tell services that an attempt with a slot is over, and let waiting attempts try again."""
         with self._changed:
             self._hooks.left(slot, run)
             self._changed.notify_all()
@@ -346,25 +345,25 @@ class Slots:
 
     @property
     def waits_for_room(self) -> bool:
-        """Whether an attempt waits although a slot is free: services have no room for it."""
+        """Whether an attempt waits although a slot is free, because services have no room for it."""
         return bool(self._hooks.dividers) and self.waiting > 0 and bool(self.free)
 
     def wake(self) -> None:
-        """Have waiting attempts check again whether they wait on."""
+        """Have waiting attempts check again whether to continue their wait."""
         with self._changed:
             self._changed.notify_all()
 
     def has_other(self, devices: AbstractSet[str]) -> bool:
-        """Return whether a usable slot has other devices than these."""
+        """Return whether a usable slot, free or not, has devices and none of these."""
         return any(_has_others(slot, devices) for slot in self.all if not slot.is_quarantined)
 
     def acquire_other(self, devices: AbstractSet[str], run: AttemptHere) -> Slot | None:
-        """Return a free slot with other devices than these; None without one."""
+        """Return a free slot that has devices and none of these; None without one. It doesn't wait."""
         with self._changed:
-            return self._take(run, devices)
+            return self._pop_fitting(run, devices)
 
     def offer(self, slot: Slot) -> None:
-        """Offer a slot to the next attempt: its trial has ended, or is about to."""
+        """Mark a slot as free for the next attempt. Its trial has ended, or is about to."""
         with self._changed:
             self._free.append(slot)
             self._changed.notify_all()
@@ -376,15 +375,15 @@ class Slots:
             self._changed.notify_all()
 
     def trim(self, idle_s: float) -> None:
-        """Close importers that were idle for *idle_s* seconds, or use too much memory."""
+        """Close unused importers: dead, idle for *idle_s* seconds, or beyond a limit."""
         self.importers.trim(idle_s)
 
     def end(self) -> None:
-        """Make all processes kill their trials and end, without waiting for that."""
+        """Make all importers and zygotes kill their trials and exit. Return immediately."""
         self.importers.end()
 
     def close(self) -> None:
-        """End all processes, except for imports of unclaimed attempts."""
+        """Close all importers and their zygotes, except those that an attempt still uses."""
         self.importers.close()
 
 
@@ -394,13 +393,13 @@ def _has_others(slot: Slot, devices: AbstractSet[str]) -> bool:
 
 
 class ZygoteFinder:
-    """Finds the zygotes of attempts, and checks before a claim that the attempt can run.
+    """Finds or forks the zygote for an attempt, and so checks before the claim that it can run.
 
     Args:
         worker: the worker's name, for errors.
-        code_root: the folder below which trainables are, if no service knows another one.
-        log_root: the folder below which each experiment has its code.
-        hooks: ask services for the place of an experiment's program.
+        code_root: the code root of experiments for which no service names another one.
+        log_root: the worker's log folder, which gets the manifests of experiments' code.
+        hooks: the worker's services, which may name the place of an experiment's program.
     """
 
     def __init__(self, worker: str, code_root: Path, log_root: Path, hooks: WorkerHooks = NO_HOOKS) -> None:
@@ -412,12 +411,10 @@ class ZygoteFinder:
     def find(
         self, turn: Turn, here: ExperimentHere, on_import: Callable[[], None]
     ) -> tuple[ZygoteHandle | None, Problem]:
-        """Return a zygote with an experiment's trainable, or an error's type and text.
+        """Return a zygote that has imported an experiment's trainable, or None and the error.
 
-        It never raises.
-
-        It is called before the claim: an import may take minutes, in which another worker may have a slot. It calls
-        *on_import* before it waits for an import.
+        It never raises. It is called before the claim: an import may take minutes, in which another worker may have a
+        free slot. *on_import* is called before a wait for an import.
         """
         where = f"on worker {self._worker}"
         try:
@@ -428,7 +425,7 @@ class ZygoteFinder:
             zygote = import_in(turn, self._key(here, place), on_import)
             zygote.environment.update(place.environment)
             if here.definition.get("code") == "strict" and (differing := zygote.environment.get("differs")):
-                raise CodeDiffers(f"{', '.join(differing)} there is not as it was when the experiment began")
+                raise CodeDiffers(f"code that has changed since the experiment began: {', '.join(differing)}")
         except ImportFailed as error:
             # A traceback has several lines.
             text = str(error)
@@ -447,7 +444,7 @@ class ZygoteFinder:
         """Start the importer of an experiment before its first attempts come.
 
         Raises:
-            MqtuneError, OSError: it can't be started. The attempts will say why.
+            MqtuneError, OSError: it can't be started. The attempts will report the reason.
         """
         slot.importers.leave(slot.importer(self._key(here, self._place(here))))
 
@@ -461,13 +458,14 @@ class ZygoteFinder:
 def import_in(
     turn: Turn, key: ImportKey, on_import: Callable[[], None] = lambda: None, *, again: bool = True
 ) -> ZygoteHandle:
-    """Return a zygote in the slot of a turn, with the services' preloads as far as these are safe.
+    """Return a zygote for a turn, from an importer of this key. Start what is missing.
 
-    It calls *on_import* before it waits for an import.
+    If a module that services preload breaks the import, that is repeated without the module. *on_import* is called
+    before a wait for an import.
 
     Raises:
         ImportFailed: the trainable can't be imported.
-        ZygoteDied: the import ended its process. After a kill from outside it is tried once more, if *again*.
+        ZygoteDied: the import ended its process. If *again*, it is tried once more after a SIGKILL from outside.
     """
     slot = turn.slot
     while True:
@@ -491,14 +489,15 @@ def import_in(
                 # The next importer does without the module.
                 continue
             if again and isinstance(error, ZygoteDied) and importer.was_killed:
-                # A kill from outside says nothing about the trainable. A second one may be for its memory.
+                # A kill from outside says nothing about the trainable. A second one may be due to the trainable's use
+                # of memory.
                 again = False
             else:
                 raise
 
 
 def import_again(turn: Turn) -> ZygoteHandle:
-    """Return another zygote for a turn whose zygote has died; see ``import_in``."""
+    """Return a new zygote for a turn whose zygote has died. It raises as ``import_in`` does."""
     importer = turn.importer
     assert importer is not None  # noqa: S101 - the dead zygote was forked from it
     return import_in(turn, importer.key)

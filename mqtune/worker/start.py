@@ -1,4 +1,4 @@
-"""Puts a worker together: its parts, its services, and the loop that runs them."""
+"""Assembles a worker from its parts and services."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from mqtune.worker.uplink import Uplink
 
 logger = logging.getLogger(__name__)
 
-#: An importer keeps its imports in memory between the trials of an experiment, and not much longer.
+#: Unused importers are closed after this time, which is longer than the usual pause between an experiment's trials.
 IMPORTER_IDLE_S: Final = 120.0
 #: The share of the worker's memory that unused importers may have: trials need the rest.
 UNUSED_IMPORTERS_SHARE: Final = 1 / 8
@@ -47,10 +47,10 @@ LEFTOVERS_S: Final = 5.0
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
-def take_process() -> None:
-    """Make this process a worker's.
+def prepare_process() -> None:
+    """Prepare this process for a worker.
 
-    The trial of a killed zygote becomes its child, and its threads take short turns.
+    It adopts the orphans of killed zygotes, and its threads switch more often.
     """
     reaper.adopt()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -67,7 +67,7 @@ def make_worker(
     token: str = "",
     services: MakeServices = no_services,
 ) -> WorkerRuntime:
-    """Return a worker, and end what a killed worker has left here.
+    """Return a worker that is not started yet, and kill what a killed worker has left here.
 
     Args:
         client: a checked connection, shared by all threads.
@@ -76,18 +76,18 @@ def make_worker(
         settings: the operator's settings.
         wake_consumer: called from any thread when a slot becomes free or is about to.
         show: called with each heartbeat, from one thread, for each attempt that is here.
-        token: proves that the worker holds its name, if it holds that already.
+        token: the fleet's proof that the worker has its name; empty before it has one.
         services: makes the worker's services.
     """
     if left := end_leftovers(LEFTOVERS_S):
-        logger.warning("killed %d processes that a killed worker has left here: %s", len(left), left)
+        logger.warning("killed %d processes that a killed worker left on this machine: %s", len(left), left)
     timing, log_root = settings.timing, settings.log_root
     scratch = Scratch(log_root)
     scratch.sweep()
     closing, clock = threading.Event(), ServerClock(client)
 
     def on_impairment() -> None:
-        # The parts that are made below.
+        # The runtime is made below.
         runtime.on_impairment()
 
     def state() -> WorkerState:
@@ -152,7 +152,7 @@ def make_worker(
 
 
 def _describe_worker(client: RedisClient, parts: WorkerParts, settings: WorkerSettings) -> WorkerInfo:
-    """Return a worker's description in the fleet, without what changes."""
+    """Return the constant part of a worker's description in the fleet."""
     owner, plan = this_owner(account_of(client)), parts.slots.plan
     offer = plan.offer
     return WorkerInfo(

@@ -1,4 +1,4 @@
-"""The stream of one attempt: its data on the way from its pipe to the journal, checked part by part."""
+"""Reads the pipe of one attempt, and checks the data before it goes to the journal."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END
 
 #: The most bytes of one read: some thousand reports, and small beside a Redis client's output buffer.
 READ_BYTES: Final = 512 * 1024
-#: The size of the first read, more than most pipes hold. For a buffer above 128 KiB the C library asks the kernel for
+#: The size of the first read: most pipes hold less. For a buffer above 128 KiB the C library asks the kernel for
 #: memory, which takes ten times as long as the read.
 _FIRST_READ_BYTES: Final = 64 * 1024
-#: The most checkpoints without a report in one call, in which Redis serves no other client: some milliseconds.
+#: The most checkpoints without a report in one call. For its duration, some milliseconds, Redis serves no other client.
 _SAVED_COUNT: Final = 500
 #: The size of a pipe. Linux allows an ordinary user 1 MiB by default.
 PIPE_BYTES: Final = 1024 * 1024
@@ -39,26 +39,26 @@ _MOST_BYTES: Final = {
 }
 #: The first invalid time, in seconds since the epoch: dates end with the year 9999.
 _END_OF_TIME: Final = 253_402_300_800.0
-#: The ends that a trainable may report. Its worker and its driver decide on the others.
+#: The ends that a trainable may report. The other ends are set by its worker or its driver.
 _ENDS: Final = frozenset(
     end.value for end in (AttemptEnd.COMPLETED, AttemptEnd.STOPPED, AttemptEnd.PAUSED, AttemptEnd.FAILED)
 )
 _END_FIELDS: Final = ("end", "error_type", "error", "heard")
-#: At the end of an answer: the attempt must wait.
+#: The end of an answer that tells the attempt to wait.
 _WAIT: Final = re.compile(rf"(?:^| ){WAIT}$")
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
 class StreamListener(Protocol):
-    """Gets the events of an attempt's stream."""
+    """Handles the events of an attempt's stream, and tells it how urgent the data is."""
 
     @property
     def is_ending(self) -> bool:
-        """Whether the attempt must end, so that the rest of its pipe is read without a wait."""
+        """Whether the attempt is ending. Its pipe is then read even if the journal asks to wait."""
 
     @property
     def drops_unwritten(self) -> bool:
-        """Whether the trial has ended permanently, so that its reports may be dropped on a full server."""
+        """Whether the trial has ended permanently. If the server is full, its reports are dropped."""
 
     def on_answer(self, answer: str) -> None:
         """Handle the journal's answer to a batch: an intent, or that the attempt was fenced."""
@@ -67,18 +67,18 @@ class StreamListener(Protocol):
         """Handle the message that the trainable has ended. Its process will end soon."""
 
     def on_noise(self, fault: str) -> None:
-        """Handle malformed data, the last that is read from the stream."""
+        """Handle malformed data. Nothing more is read from the stream."""
 
 
 class StreamPart(NamedTuple):
-    """A part of a stream.
+    """The data of one read. It is written in the order ``held``, ``segment``, ``saved``.
 
-    It is written in the order ``held``, ``segment``, ``saved``, and repeated as a whole.
+    If any of it may be lost, all of it is written again.
 
     Attributes:
-        segment: its reports.
-        held: checkpoints in memory that ``segment`` or ``saved`` name.
-        saved: checkpoints without a report, sent after the segment.
+        segment: its reports; None without one.
+        held: the id and the packed dict of each dict checkpoint that ``segment`` or ``saved`` refers to.
+        saved: the ids of checkpoints without a report.
     """
 
     segment: Segment | None
@@ -89,8 +89,8 @@ class StreamPart(NamedTuple):
 class Stream:
     """The data of one attempt on its way from its pipe to the journal.
 
-    User code can write to the pipe. So each report is decoded before it is journaled, and may name only checkpoints of
-    the attempt. After the first malformed frame nothing more is read, and ``noise`` has the reason.
+    User code could write anything to the pipe. So each report is decoded before it is journaled, and may refer only to
+    checkpoints of this attempt. After the first malformed frame nothing more is read, and ``noise`` has the reason.
     """
 
     def __init__(self, journal: Journal, claim: Claim, listener: StreamListener) -> None:
@@ -98,29 +98,31 @@ class Stream:
         self.claim = claim
         self._is_first = claim.seat[1] == 0
         self.listener = listener
+        #: The number of the last report.
         self.sequence = 0
         #: The number of bytes taken from the pipe.
         self.taken = 0
         self.last_report: bytes | None = None
-        #: The part that was written last, and the number of the journal's outages before that.
+        #: The part that was written last, and how many outages the journal had had by then.
         self.last: StreamPart | None = None
         self.written_after = 0
         #: Monotonic time at which reading resumes: infinite until the journal has room, 0 while it is read.
         self.read_from = 0.0
-        #: Whether a full server refused the last part, and the reports of it that the journal may lack.
+        #: Whether a full server refused the last part; and those of its reports that the journal may lack.
         self.is_refused = False
         self.unwritten: Segment | None = None
         #: When the first refused call began; None while nothing waits for memory.
         self._refused_since: float | None = None
         #: How many seconds its data has waited for a server that was full, away or refused the login.
         self.waited_s = 0.0
-        #: How many reports were dropped because the server was full when the attempt had to end. Later ones follow.
+        #: How many reports were dropped because the server was full when the attempt had to end. Later reports are
+        #: dropped, too.
         self.dropped = 0
         self._is_dropping = False
         #: The trainable's packed message about its end; None before that.
         self.end: bytes | None = None
         self.drained = threading.Event()
-        #: Whether whole frames are left after the last part.
+        #: Whether the data already read has complete frames for another part.
         self.has_more = False
         #: Why the last frame is malformed; empty if it isn't.
         self.noise = ""
@@ -144,9 +146,7 @@ class Stream:
         return self._read
 
     def read(self) -> StreamPart | None:
-        """Return the next part, from the pipe or from the rest of the last read.
-
-        Return None without a complete frame.
+        """Return the next part of the data; None if no complete frame has come yet.
 
         At the pipe's end, ``is_over`` becomes true.
         """
@@ -168,7 +168,7 @@ class Stream:
                 data = self._rest + data
         reports: list[bytes] = []
         try:
-            self._cut(data, reports)
+            self._split_frames(data, reports)
         except (ValueError, TypeError) as error:
             self._give_up(str(error) or "bytes that can't be read")
         segment = self._make_segment(reports) if reports else None
@@ -178,27 +178,27 @@ class Stream:
 
     @property
     def may_be_lost(self) -> bool:
-        """Whether an outage followed the last write: a server that was set back may have lost the part."""
+        """Whether an outage followed the last write: the server may have come back without it."""
         return self.last is not None and self.written_after != self.journal.outages
 
     @property
     def is_held(self) -> bool:
-        """Whether reading waits until the journal wants more."""
+        """Whether reading is suspended, because the journal or the server is full."""
         return self.read_from > 0
 
     def is_slowed(self, now: float) -> bool:
-        """Whether it is held until a known time."""
+        """Whether reading is suspended until a known time."""
         return now < self.read_from < math.inf
 
-    def hear(self, answer: Answer) -> Answer:
-        """Hold the stream if an answer of the journal says so, and return the orders in the answer."""
+    def apply_answer(self, answer: Answer) -> Answer:
+        """Suspend or resume reading as the journal's answer says, and return the rest of the answer."""
         self._count_refusal()
         waits = not self.listener.is_ending and _WAIT.search(answer) is not None
         self.read_from = math.inf if waits else 0.0
         return _WAIT.sub("", answer)
 
     def begin_write(self, cut: StreamPart) -> bool:
-        """Note that a part is written now. Return False if it is dropped instead."""
+        """Record that a part is about to be written. Return False if it is dropped instead."""
         self.last, self.written_after = cut, self.journal.outages
         self.unwritten, self.is_refused = cut.segment, False
         if self._is_dropping:
@@ -206,9 +206,10 @@ class Stream:
         return not self._is_dropping
 
     def refuse(self, since: float, retry_s: float) -> None:
-        """Hold the stream, whose last part a full server refused, or drop that part.
+        """Handle the refusal of the last part by a full server.
 
-        The refused call began at *since* by the monotonic clock. The part is repeated after *retry_s* seconds.
+        If the listener ``drops_unwritten``, the part is dropped. Otherwise reading is suspended, and the part is due
+        again in *retry_s* seconds. The refused call began at *since* by the monotonic clock.
         """
         if self._refused_since is None:
             self._refused_since = since
@@ -221,29 +222,31 @@ class Stream:
     def _drop_last(self) -> None:
         if self.unwritten is not None:
             self.dropped += self.unwritten.size
-            # The end names the last report that the journal has.
+            # The attempt's end will name the last report that the journal has.
             self.sequence = self.unwritten.first - 1
         self.last, self.unwritten, self.is_refused, self.read_from = None, None, False, 0.0
         self._count_refusal()
 
     def _count_refusal(self) -> None:
-        """Add the time since the first refusal to the waited time, as nothing waits for memory now."""
+        """Add the time since the first refusal to ``waited_s``. Nothing waits for memory now."""
         if self._refused_since is not None:
             self.waited_s += time.monotonic() - self._refused_since
             self._refused_since = None
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether to ask the journal: it may have lost a part, or may take more by now."""
+        """Whether to call the journal again: it may have lost the last part, or have room by now."""
         return self.may_be_lost or self.is_held
 
     @property
     def is_over(self) -> bool:
-        """Whether the pipe has ended and all of it was taken."""
+        """Whether the pipe has ended, and ``read`` has returned all its data."""
         return self._ended and not self.has_more
 
-    def _cut(self, data: bytes, reports: list[bytes]) -> None:
-        """Add the reports and checkpoints of a part, which ends with checkpoints that have no report.
+    def _split_frames(self, data: bytes, reports: list[bytes]) -> None:
+        """Split data into frames: add its reports to *reports*, and its checkpoints to this object.
+
+        Stop after checkpoints without a report. Keep the rest of the data for the next call.
 
         Raises:
             ValueError, TypeError: the next frame is malformed.
@@ -283,18 +286,18 @@ class Stream:
         self._rest = data[at:]
 
     def _make_segment(self, reports: list[bytes]) -> Segment | None:
-        """Return the segment of these reports, or of those before the first malformed one."""
+        """Return a segment of the reports before the first malformed one; None without any."""
         trial, attempt, _ = self.claim
         if not self._is_first:
-            self._give_up("a report, which only seat 0 of a gang sends")
+            self._give_up("a report from another seat than seat 0, which alone may report")
             return None
         first = self.sequence + 1
         packed = segment_bytes(trial, attempt, first, reports)
         try:
             self._check(packed, len(reports))
         except (ValueError, TypeError, LookupError):
-            # One check of all takes half the time of single ones, which are needed here to find the malformed one.
-            reports = reports[: self._count_sound(reports)]
+            # To check all together takes half the time. Single checks find the malformed report.
+            reports = reports[: self._count_valid(reports)]
             if not reports:
                 return None
             packed = segment_bytes(trial, attempt, first, reports)
@@ -302,14 +305,14 @@ class Stream:
         self.last_report = reports[-1]
         return Segment(self.claim, first, len(reports), self._timestamp, packed)
 
-    def _count_sound(self, reports: list[bytes]) -> int:
+    def _count_valid(self, reports: list[bytes]) -> int:
         """Return how many reports come before the first malformed one, and stop reading there."""
         for number, report in enumerate(reports):
             try:
                 self._check(segment_bytes("", 0, 0, [report]), 1)
             except (ValueError, TypeError, LookupError) as error:
                 self._give_up(f"a report: {error}" if str(error) else "a report that can't be read")
-                # They came after the malformed report.
+                # These checkpoints came after the malformed report.
                 self._saved = []
                 return number
         # Each can be decoded alone, but not all together. So none can be trusted.
@@ -334,17 +337,17 @@ class Stream:
                     self._check_own(others[0])
             before = at
         if len(reports) != count:
-            raise TypeError(f"there are {len(reports)} in {count} frames")
+            raise TypeError(f"{len(reports)} reports in {count} frames")
         self._timestamp = before
 
     def _check_own(self, checkpoint: object) -> CheckpointId:
-        """Return the id of a checkpoint of this attempt.
+        """Return a checkpoint's id, after a check that it belongs to this attempt.
 
         Raises:
             ValueError: it is malformed, or of another attempt.
         """
         if not is_checkpoint_of(checkpoint, *self.claim[:2], self.claim.mark):
-            raise ValueError(f"the checkpoint {reprlib.repr(checkpoint)}, which is not its own")
+            raise ValueError(f"the checkpoint {reprlib.repr(checkpoint)}, which is not of this attempt")
         return CheckpointId(str(checkpoint))
 
     def _read_checkpoint(self, body: bytes) -> tuple[CheckpointId, bytes]:
@@ -368,5 +371,5 @@ def _check_end(body: bytes) -> None:
     said = decode_value(body)
     texts = [said.get(name) for name in _END_FIELDS] if type(said) is dict else []
     if not texts or any(type(text) is not str for text in texts) or texts[0] not in _ENDS:
-        raise TypeError(f"that it ended so: {reprlib.repr(said)}")
+        raise TypeError(f"a malformed end: {reprlib.repr(said)}")
     check_batches(said.get("imported", []))

@@ -15,15 +15,16 @@ Step = Callable[[], object]
 
 
 def guarded(name: str, steps: Callable[[], Iterable[Step]], *, vital: bool = False) -> threading.Thread:
-    """Return a thread, not started yet, that runs these steps one by one.
+    """Return a new thread that runs these steps one by one. The caller starts it.
 
-    A failed step is logged, and the next one runs. If *steps* itself fails, or a step of a *vital* thread, the process
-    ends immediately with an error. Otherwise the worker would renew the leases of trials that it no longer serves. Its
-    zygotes then kill their trials, which run again after their leases have expired.
+    If a step raises an error, it is logged, and the next step runs. If *steps* itself raises one, or a step of a
+    *vital* thread, the process exits immediately with EX_SOFTWARE: otherwise the worker would renew the leases of
+    trials that it no longer serves. Its zygotes then kill their trials, which run again after their leases have
+    expired.
 
     Args:
-        steps: yields the steps and waits between them. The thread ends with them.
-        vital: whether a failed step leaves data of trials half read.
+        steps: returns an iterator of steps, which itself waits between them. The thread ends when it is exhausted.
+        vital: whether a failed step would lose data of trials.
     """
 
     def run() -> None:
@@ -37,9 +38,9 @@ def guarded(name: str, steps: Callable[[], Iterable[Step]], *, vital: bool = Fal
                 except Exception:
                     if vital:
                         raise
-                    logger.exception("a step of the thread %s failed; it goes on with the next one", name)
+                    logger.exception("a step of thread %s failed; the thread continues with the next step", name)
         except Exception:
-            logger.critical("the thread %s can't go on, so this worker ends; its trials run again", name, exc_info=True)
+            logger.critical("thread %s can't continue, so this worker ends; its trials run again", name, exc_info=True)
             os._exit(os.EX_SOFTWARE)
 
     # A daemon: it must not keep the process alive while Redis is unreachable.
@@ -47,6 +48,6 @@ def guarded(name: str, steps: Callable[[], Iterable[Step]], *, vital: bool = Fal
 
 
 def every(seconds: float, step: Step, closing: threading.Event) -> Iterator[Step]:
-    """Yield a step repeatedly, each time after a pause, until *closing* is set."""
+    """Yield *step* repeatedly, each time after *seconds*, until *closing* is set."""
     while not closing.wait(seconds):
         yield step

@@ -33,10 +33,10 @@ from mqtune.worker.threads import Step, guarded
 
 logger = logging.getLogger(__name__)
 
-#: The usual limit of one entry. A longer one would block Redis for other clients, and the reports of some hundred slots
-#: would come near the longest value that Redis accepts (512 MB).
+#: The usual size limit of one entry. A longer one would block Redis for other clients. Without a limit, the reports of
+#: some hundred slots would come near the longest value that Redis accepts (512 MB).
 ENTRY_BYTES: Final = 4 * 2**20
-#: The answer for a part that a full server refused.
+#: The answer to the write of a part that a full server refused.
 _REFUSED: Final = "refused"
 #: How often a thread that waits for a stream's end checks whether the uplink is closed.
 _CLOSING_POLL_S: Final = 1.0
@@ -77,7 +77,7 @@ class Wake:
 
 
 class Uplink:
-    """Reads the streams of all attempts and writes their data, one entry at a time for each experiment.
+    """Reads the streams of all attempts, and writes their data to the journals in batches.
 
     Args:
         clock: the time that all machines share.
@@ -92,7 +92,7 @@ class Uplink:
         self._selector = selectors.DefaultSelector()
         self._wake = Wake()
         self._selector.register(self._wake, selectors.EVENT_READ)
-        #: Held streams, which the selector does not watch.
+        #: Suspended streams, which the selector does not watch.
         self._held: set[Stream] = set()
         #: Streams whose last part must be repeated, or for which the journal may have room again.
         self._doubtful: deque[Stream] = deque()
@@ -100,10 +100,10 @@ class Uplink:
         self._full_since: float | None = None
         #: Streams that can send nothing more.
         self._leaving: deque[Stream] = deque()
-        #: Streams with data that was read and not yet written.
+        #: Streams with complete frames that are read and not yet processed.
         self._unfinished: list[Stream] = []
         self._closing = False
-        # A step that fails loses its data, and the streams would lack it.
+        # A failed step loses data of streams, and later data must not follow it.
         self._thread = guarded("mqtune-uplink", self._steps, vital=True)
 
     def start(self) -> None:
@@ -117,10 +117,11 @@ class Uplink:
             self._selector.register(stream, selectors.EVENT_READ)
 
     def write_again(self, stream: Stream) -> None:
-        """Write the last part of a stream again if it may be lost, and read on if the journal takes more.
+        """Write a stream's last part again if it may be lost, and resume reading if there is room.
 
-        A part that the journal has is ignored there. Without this, a trial that waits for an answer to its report would
-        wait for ever after the server was set back. It runs in the calling thread if the stream has ended, else soon.
+        The journal ignores a part that it has. Without this, a trial that waits for an answer to its report would wait
+        for ever after the server was set back. If the stream has ended, the calling thread writes; otherwise the
+        uplink's thread does so soon.
         """
         if stream.drained.is_set():
             self._repeat(stream)
@@ -155,7 +156,7 @@ class Uplink:
             yield self._carry_ready
 
     def _carry_ready(self) -> None:
-        """Wait for work and do it, one part of each stream, so that none waits for the flood of another."""
+        """Wait for data, and write one part of each stream, so that none waits for another's flood."""
         now = time.monotonic()
         self._release_held(now)
         ready = dict.fromkeys(stream for stream in self._unfinished if not stream.is_held)
@@ -172,7 +173,8 @@ class Uplink:
         for _ in range(len(self._doubtful)):
             self._repeat(stream := self._doubtful.popleft())
             self._hold_or_read(stream)
-        #: The bytes taken from each stream that leaves; -1 if a part of them is not carried yet.
+        #: For each stream in ``_leaving``, the bytes taken from its pipe so far; -1 if some of them are not processed
+        #: yet.
         leaving: dict[Stream, int] = {}
         for _ in range(len(self._leaving)):
             stream = self._leaving.popleft()
@@ -180,7 +182,7 @@ class Uplink:
                 self._leaving.append(stream)
             elif not stream.drained.is_set():
                 leaving[stream] = -1 if stream.has_more else stream.taken
-        self._carry(dict.fromkeys([*ready, *leaving]))
+        self._write_next_parts(dict.fromkeys([*ready, *leaving]))
         unfinished = dict.fromkeys([*self._unfinished, *ready])
         self._unfinished = [stream for stream in unfinished if stream.has_more and stream not in leaving]
         for stream in (*ready, *leaving):
@@ -190,14 +192,14 @@ class Uplink:
                 self._leaving.append(stream)
             elif not stream.drained.is_set():
                 # Its pipe may never end, because another process holds it open.
-                self._drop(stream)
+                self._finish(stream)
         if self._full_since is not None and not any(stream.is_refused for stream in self._held):
             full_s = time.monotonic() - self._full_since
             logger.warning("no data of trials waits for room in Redis any more, after %.1f s", full_s)
             self._full_since = None
 
     def _release_held(self, now: float) -> None:
-        """Read the held streams again whose time has come, after a refused part was written."""
+        """Resume suspended streams whose time has come. Write the refused part of each first."""
         is_full = False
         for stream in list(self._held):
             if not stream.is_refused:
@@ -208,7 +210,7 @@ class Uplink:
                 self._repeat(stream)
                 is_full = stream.is_refused
                 if stream.is_over and not is_full:
-                    self._drop(stream)
+                    self._finish(stream)
             elif stream.read_from <= now:
                 # One refusal holds for all streams: a thousand more calls would be useless load.
                 stream.read_from = now + self._full_retry_s
@@ -217,12 +219,12 @@ class Uplink:
     def _repeat(self, stream: Stream) -> None:
         if stream.is_held and not (stream.may_be_lost or stream.is_refused):
             asking = Segment(stream.claim, 0, 0, 0.0, b"")
-            self._try([stream], lambda: stream.journal.report([asking]))
+            self._send([stream], lambda: stream.journal.report([asking]))
         elif stream.last is not None:
             self._write(stream.journal, [(stream, stream.last)])
 
     def _hold_or_read(self, stream: Stream) -> None:
-        """Stop or resume reading a stream, as its journal wants."""
+        """Suspend or resume reading a stream, according to its ``is_held``."""
         if stream.is_held == (stream in self._held) or stream.drained.is_set():
             return
         if stream.is_held:
@@ -230,14 +232,15 @@ class Uplink:
                 text = "trial %s attempt %d: its journal is full, and report() waits"
                 logger.info(text, *stream.claim[:2], extra=_fields_of(stream))
             self._held.add(stream)
-            # As in ``_drop``.
+            # As in ``_finish``.
             with contextlib.suppress(KeyError):
                 self._selector.unregister(stream)
         else:
             self._held.remove(stream)
             self._selector.register(stream, selectors.EVENT_READ)
 
-    def _drop(self, stream: Stream) -> None:
+    def _finish(self, stream: Stream) -> None:
+        """Stop reading a stream, close it, and mark it as drained."""
         self._held.discard(stream)
         stream.read_from = 0.0
         # A process without free descriptors could not attach it.
@@ -246,7 +249,7 @@ class Uplink:
         stream.close()
         stream.drained.set()
 
-    def _carry(self, ready: Iterable[Stream]) -> None:
+    def _write_next_parts(self, ready: Iterable[Stream]) -> None:
         """Write the next part of each of these streams."""
         batches: dict[Journal, list[tuple[Stream, StreamPart]]] = defaultdict(list)
         size = 0
@@ -262,7 +265,7 @@ class Uplink:
         self._write_all(batches)
         for stream in ready:
             if stream.is_over and not stream.is_refused:
-                self._drop(stream)
+                self._finish(stream)
 
     def _write_all(self, batches: dict[Journal, list[tuple[Stream, StreamPart]]]) -> None:
         unwritten = {stream for batch in batches.values() for stream, _ in batch}
@@ -285,25 +288,27 @@ class Uplink:
     def _write(self, journal: Journal, batch: list[tuple[Stream, StreamPart]]) -> None:
         """Write a batch in order: checkpoints in memory, reports as one entry, other checkpoints."""
         batch = [(stream, cut) for stream, cut in batch if stream.begin_write(cut)]
-        batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
+        batch = [
+            (stream, cut) for stream, cut in batch if all(self._put_checkpoint(stream, *held) for held in cut.held)
+        ]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]
         if reporting:
             segments = [segment for _, segment in reporting]
-            answers = self._try([stream for stream, _ in reporting], lambda: journal.report(segments))
+            answers = self._send([stream for stream, _ in reporting], lambda: journal.report(segments))
             for (stream, _), answer in zip(reporting, answers, strict=True):
                 if answer != _REFUSED:
                     stream.unwritten = None
         for stream, cut in batch:
             if cut.saved and stream.last is cut and not stream.is_refused:
-                self._announce(stream, cut.saved)
+                self._journal_saved(stream, cut.saved)
 
-    def _hold(self, stream: Stream, checkpoint: CheckpointId, data: bytes) -> bool:
-        """Store a checkpoint in Redis. Return False if that failed: then nothing may name it."""
+    def _put_checkpoint(self, stream: Stream, checkpoint: CheckpointId, data: bytes) -> bool:
+        """Store a dict checkpoint in Redis. Return False after a failure: no report may refer to it."""
         journal, claim = stream.journal, stream.claim
-        (answer,) = self._try([stream], lambda: [journal.put_checkpoint(claim, checkpoint, data)], closing=GAP)
+        (answer,) = self._send([stream], lambda: [journal.put_checkpoint(claim, checkpoint, data)], closing=GAP)
         return answer not in (FENCED, GAP, _REFUSED)
 
-    def _announce(self, stream: Stream, checkpoints: list[CheckpointId]) -> None:
+    def _journal_saved(self, stream: Stream, checkpoints: list[CheckpointId]) -> None:
         claim, now = stream.claim, self._clock.time()
         events = {
             checkpoint: CheckpointSaved(
@@ -311,13 +316,13 @@ class Uplink:
             ).encode()
             for checkpoint in checkpoints
         }
-        self._try([stream], lambda: [stream.journal.saved(claim, events)])
+        self._send([stream], lambda: [stream.journal.saved(claim, events)])
 
-    def _try(self, streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
-        """Write data of these streams, pass the answers on, and return them.
+    def _send(self, streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
+        """Write data by *write*. Pass its answers to the streams, and return them.
 
-        The answer of a failed write is GAP, which ends the attempts. It is *closing* while the worker shuts down, and
-        _REFUSED if the server is full.
+        After an error, all answers are GAP, which ends the attempts. They are *closing* if the server is away while the
+        worker shuts down, and _REFUSED if the server is full.
         """
         experiment, began = streams[0].journal.experiment, time.monotonic()
         try:
@@ -347,7 +352,7 @@ class Uplink:
             logger.exception(text, experiment, extra={"experiment": experiment})
             answers = [GAP] * len(streams)
         for stream, answer in zip(streams, answers, strict=True):
-            if told := stream.hear(answer):
+            if told := stream.apply_answer(answer):
                 stream.listener.on_answer(told)
         return answers
 

@@ -23,7 +23,7 @@ from mqtune.worker.processes import reaper
 
 logger = logging.getLogger(__name__)
 
-#: How often it is checked whether a process has ended, where there is no pidfd.
+#: The interval of checks whether a process has exited, on systems without pidfds.
 _LOOK_S: Final = 0.01
 
 
@@ -40,7 +40,8 @@ class Gone(NamedTuple):
 
     Attributes:
         status: the wait status of the trial's process; None when it is unknown.
-        again: whether the trial has not begun, and another process is started for it.
+        again: whether a kept process has refused the trial. It has not begun then, and another process is started for
+            it.
     """
 
     status: int | None
@@ -48,9 +49,9 @@ class Gone(NamedTuple):
 
 
 class ForkedProcess:
-    """A process that this one has not started by ``subprocess``: a zygote, or a fork of the driver.
+    """A zygote, or a fork of the driver: a process that is not started by ``subprocess``.
 
-    A zygote is a child of its importer, and of this process once that is dead.
+    A zygote is a child of its importer, and becomes a child of the worker when the importer dies.
     """
 
     def __init__(self, pid: int, pidfd: int | None = None) -> None:
@@ -93,30 +94,30 @@ class ForkedProcess:
             signal_process(self.pid, signal.SIGKILL, pidfd=self._pidfd)
 
     def close(self) -> None:
-        """Close its pidfd; it must have ended."""
+        """Close its pidfd. The process must have exited."""
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
 
 
 class ZygoteHandle:
-    """A zygote process. A service may derive from it (``ImportKey.handle``).
+    """The worker's handle of a zygote, which forks the processes of trials.
 
-    One thread uses it, except for ``tell``, ``terminate``, ``kill``, ``end`` and ``close``, which any thread may call.
+    A service may use a subclass (``ImportKey.handle``). Any thread may call ``tell``, ``terminate``, ``kill``, ``end``
+    and ``close``. Only one thread at a time may call the other methods.
 
     Args:
-        spec: the trainable.
         environment: the versions of the imported packages.
-        process: its process.
-        channel: to it.
-        on_empty: called when a process that it held was ended.
+        channel: the channel to it.
+        on_empty: called when a process that it kept between two attempts has been ended.
     """
 
     #: Whether its processes may run several attempts.
     keeps: ClassVar[bool] = False
-    #: Whether it may hold a process between two attempts.
+    #: Whether it may be keeping a process between two attempts now.
     holds = False
-    #: Why a process that ends without a word runs no further attempt; empty where this is usual.
+    #: The reason, for the journal, why a process that exits without giving one runs no further attempt; empty if no
+    #: process ever does.
     retired: ClassVar[str] = ""
 
     def __init__(
@@ -156,25 +157,23 @@ class ZygoteHandle:
         return self._is_ended or self._process.wait(0.0)
 
     def send_start(self, message: StartMessage, fds: Sequence[int]) -> None:
-        """Start a trial as soon as the one before it is gone.
+        """Tell the zygote to start a trial as soon as the previous trial is gone.
 
-        Another thread may still wait for that one's end.
+        Another thread may still be waiting for the end of the previous trial.
 
         Raises:
             ZygoteDied: the zygote is dead, or accepts no messages.
         """
         if not self.channel.send({**message, "do": "start"}, fds):
             # After a message that was sent in part no other can be sent. A thread that still waits for the end of the
-            # trial before gets ZygoteDied.
+            # previous trial gets ZygoteDied.
             self.end()
             if self.is_dead:
                 raise self._died()
             raise ZygoteSilent(f"the zygote of {self.spec} took no start message; it may have been frozen")
 
     def wait_started(self) -> int:
-        """Wait until the trial is started and return its process id.
-
-        The one before it must have ended.
+        """Return the id of the trial's process once it is started. The previous trial must be over.
 
         Raises:
             ZygoteDied: the zygote is dead, or did not answer in time.
@@ -212,21 +211,22 @@ class ZygoteHandle:
                 signal_process(pid, number, pidfd=self.pidfd, group=group)
 
     def keep(self, status: int | None, objection: Callable[[bool], str]) -> tuple[bool, str]:
-        """Return whether the process of an ended attempt stays for further ones, and why not.
+        """Return whether the process of an ended attempt is kept for further ones, and if not, why.
 
-        By default it never does.
+        By default it is never kept.
 
         Args:
             status: the wait status of the process.
-            objection: returns why the worker gives the process to no other attempt; it is told whether that stays.
+            objection: returns why the worker gives the process to no other attempt, or an empty text. Its argument is
+                whether the process still exists.
         """
         return False, ""
 
     def drop(self) -> None:
-        """End the process that it holds between two attempts, if there is one.
+        """End the process that it keeps between two attempts, if there is one.
 
         Raises:
-            ZygoteDied: the zygote is dead, and the held process too.
+            ZygoteDied: the zygote is dead, and the kept process too.
         """
 
     def hear_end(self) -> Gone | None:
@@ -241,7 +241,7 @@ class ZygoteHandle:
         return None if message["is"] == "sweeping" else self.end_of(message)
 
     def end_of(self, message: Message) -> Gone:
-        """Return how the trial ended, by the zygote's message."""
+        """Return how the trial ended, according to the zygote's message."""
         if self.pidfd is not None and not is_readable(self.pidfd):
             return self.take_over("said that a trial had ended which had not")
         self.forget_trial()
@@ -267,7 +267,7 @@ class ZygoteHandle:
         return Gone(status)
 
     def forget_trial(self) -> None:
-        """Let the trial's process be: it has ended, or runs no attempt now."""
+        """Send no more signals to the trial's process: it has ended, or runs no attempt now."""
         with self._telling:
             self._trial = None
             if self.pidfd is not None:
@@ -306,9 +306,9 @@ class ZygoteHandle:
         return status
 
     def end(self) -> None:
-        """Make the zygote kill whatever it runs, and end.
+        """Make the zygote kill its trial and exit. Return immediately.
 
-        A thread that waits for its trial gets ZygoteDied.
+        A thread that waits for the trial gets ZygoteDied.
         """
         self._is_ended = True
         self.channel.end()
@@ -330,7 +330,7 @@ class ZygoteHandle:
 
 
 def is_readable(fd: int, timeout_s: float = 0.0) -> bool:
-    """Wait until a descriptor is readable for at most *timeout_s* seconds, and return whether it is."""
+    """Wait at most *timeout_s* seconds until a descriptor is readable. Return whether it is."""
     # Not by select(), which takes no descriptor from 1,024 on.
     poll = select.poll()
     poll.register(fd, select.POLLIN)

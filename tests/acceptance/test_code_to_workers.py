@@ -176,7 +176,9 @@ def test_a_worker_with_another_copy_of_the_code_is_told_of_and_refused_where_tha
         assert losses(results) == [7, 7]
         assert {tuple(each.attempts[-1].environment["differs"]) for each in results} == {("brought/helper.py",)}
         assert caplog.text.count("runs other code than this experiment's: brought/helper.py there") == 1
-        with pytest.raises(CodeDiffers, match=r"worker stale@.*brought/helper.py there is not as it was"):
+        with pytest.raises(
+            CodeDiffers, match=r"worker stale@.*code that has changed since the experiment began: brought/helper.py"
+        ):
             project.tuner("copied-strictly", process=mqtune.Process(code="strict"), **options).run()
 
 

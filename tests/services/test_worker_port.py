@@ -191,7 +191,7 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     assert described == worker(pid=3, cpus=1 if broken in ("describe", "absent") else 3)
     assert calls == [*forward, "second close", "first close"]
     assert [each.getMessage() for each in caplog.records] == (
-        ["service Told of this worker failed; the worker goes on"] if broken else []
+        ["service Told of this worker failed; the worker continues"] if broken else []
     )
 
 
@@ -525,4 +525,6 @@ def test_a_service_that_can_not_return_its_steps_costs_no_other_its_own_and_the_
         step()
 
     assert calls == [f"second {hook}"]
-    assert [each.getMessage() for each in caplog.records] == ["service Told of this worker failed; the worker goes on"]
+    assert [each.getMessage() for each in caplog.records] == [
+        "service Told of this worker failed; the worker continues"
+    ]

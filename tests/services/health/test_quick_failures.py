@@ -57,7 +57,7 @@ class Worker:
 
     def let_pause_pass(self, seconds: float) -> None:
         self.clock.now += seconds
-        for look in self.impairments.looks():
+        for look in self.impairments.checks():
             look()
         assert not self.closed(), "a probe may start"
 

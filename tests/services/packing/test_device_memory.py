@@ -62,7 +62,7 @@ class Watched:
 
     def look(self) -> None:
         """Look at the quarantined devices, as the worker does from time to time."""
-        for look in self.impairments.looks():
+        for look in self.impairments.checks():
             look()
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
     assert hooks.retires(slots[0]) == "", "it may be the other slot's"
     memory.emptied(slots[1], waits=False)
 
-    turn.settles()
+    turn.note_not_kept()
     turn.end()
     assert quarantined(watched.impairments) == {"0"}
 

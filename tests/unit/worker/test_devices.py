@@ -164,7 +164,7 @@ def test_gpus_or_else_cores_are_slots_with_their_share_of_the_cores(
         ({"slots_per_gpu": 0}, r"--slots-per-gpu 0: must be at least 1"),
         ({"cpus": 0}, r"--cpus 0: must be at least 1"),
         ({"pack_gpus": 0}, r"--pack-gpus 0: must be at least 1"),
-        ({"pack_gpus": 4}, r"--pack-gpus 4: how much memory the GPUs have is not known; say it: --gpu-memory 24"),
+        ({"pack_gpus": 4}, r"--pack-gpus 4: the memory of the GPUs is unknown; give the GB of each: --gpu-memory 24"),
         ({"pack_gpus": 4, "slots_per_gpu": 2}, r"--pack-gpus 4 goes neither with --slots-per-gpu nor"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_step_that_fails_is_logged_and_the_next_one_is_taken(caplog: pytest.Lo
 
     assert taken == [1, 2, 3]
     (record,) = caplog.records
-    assert "a step of the thread counts failed" in record.getMessage()
+    assert "a step of thread counts failed" in record.getMessage()
     assert "no room" in caplog.text
 
 
@@ -107,5 +107,5 @@ time.sleep({DEADLINE_S})
     ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
 
     assert ended.returncode == os.EX_SOFTWARE
-    assert "the thread t can't go on, so this worker ends" in ended.stderr
+    assert "thread t can't continue, so this worker ends" in ended.stderr
     assert "no room" in ended.stderr

@@ -146,7 +146,7 @@ def test_the_name_of_a_living_worker_is_refused_with_the_way_out() -> None:
     elsewhere = Names(process(ended(), ELSEWHERE), is_kept=True)
 
     for names in (here, elsewhere):
-        with pytest.raises(WorkerStartError, match=r"process \d+ on .*; call this one otherwise: --name gpu1"):
+        with pytest.raises(WorkerStartError, match=r"process \d+ on .*; give this worker another name: --name gpu1"):
             names.take()
 
     assert (here.slept_s, elsewhere.slept_s < 15) == (0, True)
