@@ -114,7 +114,7 @@ def test_a_worker_without_the_code_runs_what_the_driver_brings_and_it_comes_back
     said = {"loss": 1, "data": "some data", "has_secret": False, "key": ""}
     assert results.trials[0].metrics.items() >= said.items()
     assert [record.getMessage() for record in caplog.records] == [
-        "of the files for workers 1 look like secrets, and stay here: .env"
+        "1 of the files for workers look like secrets, and stay here: .env"
     ]
     assert set(bundles(results)) == {results.definition["bundle"]}
 

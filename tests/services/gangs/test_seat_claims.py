@@ -76,7 +76,7 @@ def test_a_seat_is_held_until_the_others_are_taken_and_its_process_finds_them(mo
 @pytest.mark.parametrize(
     ("answer", "result"),
     [
-        ("beside", RunResult(None, "not run: this worker has another seat of it", goes_back=True)),
+        ("beside", RunResult(None, "not run: this worker has another seat of the same gang", goes_back=True)),
         ("after", RunResult(None, "not run: another gang comes first", goes_back=True)),
         ("taken", RunResult(None, "not run: taken")),
         ("revoked", RunResult(None, "not run: revoked")),

@@ -127,7 +127,7 @@ def test_a_device_is_closed_by_failures_in_a_row_while_others_do_well(
     assert (here.closed(), here.closed(OTHER), there.closed()) == (is_closed, False, False)
     if story.endswith("f") and is_closed:
         assert reasons(here.impairments) == (
-            "device 0 is quarantined, its last 3 attempts failed at once, and others elsewhere have not"
+            "device 0 is quarantined, its last 3 attempts failed within seconds, and others elsewhere have not"
         )
 
 

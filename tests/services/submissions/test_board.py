@@ -170,7 +170,7 @@ def test_who_may_write_to_the_server_and_has_no_key_has_nothing_else_run(there: 
         take(there)[0].submission(KEY[::-1])
     # A signature is for one name alone.
     client.hset(ExperimentKeys("other").submission, mapping=signed)
-    with pytest.raises(CodeRefused, match="it is 'sweep' in its description"):
+    with pytest.raises(CodeRefused, match="its description is of 'sweep'"):
         take(there, name="other")[0].submission(KEY)
 
 

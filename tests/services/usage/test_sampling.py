@@ -127,8 +127,8 @@ def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: 
     assert board.write.call_count == 1
     assert [record.getMessage() for record in caplog.records] == [
         (
-            "this worker's account may not write what its trials use, which is seen only when they have ended: make it again with what "
-            "`mqtune fleet acl` of this version prints"
+            "this worker's account may not write the resource use of running trials, so it is known only after they "
+            "have ended: create the account again with the rules that `mqtune fleet acl` of this version prints"
         )
     ]
     run.waited_s = 7.0
