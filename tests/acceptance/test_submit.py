@@ -280,7 +280,7 @@ def test_bad_submissions_are_refused_at_once(fleet: str, own_broker: str, projec
         (own_broker, "waits.py", r"no worker of this fleet offers driver slots.*mqtune worker --drivers"),
         (fleet, "run.sh", r"run.sh is not a Python script"),
         (fleet, "waits.py --bundle parts", r"is not in --bundle"),
-        (fleet, "waits.py --name a/b", r"'a/b' can't name an experiment"),
+        (fleet, "waits.py --name a/b", r"'a/b' can't be an experiment's name"),
     ):
         with pytest.raises((ConfigurationError, InsufficientResources), match=words):
             said(broker, "submit", *asked.split())

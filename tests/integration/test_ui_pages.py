@@ -673,7 +673,7 @@ def test_use_and_shares_are_on_the_pages_and_texts_on_the_server_stay_texts(
     try:
         with serving(driver, Places([], redis_server.url, broker_alone=True)) as page:
             page.go(f"#/e/{NAME}/0001")
-            page.shows("Usage", f"attempt 1 holds device {MARKUP} and leaves it idle for 12 min 34 s")
+            page.shows("Usage", f"attempt 1 has device {MARKUP} and has left it idle for 12 min 34 s")
             page.shows(f"device {MARKUP}: 1 %, 31.2 GB, 71 W · 3.8 CPUs, 2.0 GB of memory", "sampled for 15 min")
             check_text_alone(page)
             page.go("#/fleet")

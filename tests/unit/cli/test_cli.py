@@ -60,23 +60,23 @@ def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said
         (["show", "mine", "1", "--follow"], "mqtune logs mine 1 --follow"),
         (
             ["stop", "mine"],
-            "name the trials, or all, or give --where or --status; to end the experiment: mqtune end mine",
+            "name trials, or all, or give --where or --status; to end the experiment: mqtune end mine",
         ),
-        (["resume", "mine"], "name the trials, or all, or give --where or --status"),
+        (["resume", "mine"], "name trials, or all, or give --where or --status"),
         (["label", "mine", "1"], "give --tag, --untag, --note or --notes"),
         (["tell", "mine", "1", "loss=1", "--config", "x=1"], "give either TRIAL or the --config of a new trial"),
         (["logs", "mine", "driver", "--stderr"], "leave out --stderr and --attempt"),
         (["export", "mine", "--format", "mqtune"], "mqtune can't be written to a terminal; give --output FILE"),
         (["export", "mine", "--format", "optuna"], "optuna can't be written to a terminal; give --output FILE"),
-        (["export", "mine", "-o", "t.xlsx"], "t.xlsx: there is no format for names that end with .xlsx"),
-        (["export", "mine", "-o", "t.json"], "give .csv, .jsonl or .parquet, or --format"),
+        (["export", "mine", "-o", "t.xlsx"], "t.xlsx: no format has the ending .xlsx"),
+        (["export", "mine", "-o", "t.json"], "end the name with .csv, .jsonl or .parquet, or give --format"),
         (["archive"], "give the NAME of an experiment, or --ended TIME"),
-        (["gc", "--ended", "30d"], "--ended is for the experiments of a broker"),
+        (["gc", "--ended", "30d"], "--ended needs the broker that has the experiments"),
         (["fleet", "--only", "queues", "quota"], "options follow the verb: mqtune fleet quota … --only"),
         (["fleet"], "Missing option '--broker'"),
         (["fleet", "drian", "w"], "No such command 'drian'. Did you mean 'drain' or 'undrain'?"),
         (["fleet", "undrain", "w", "--broker", "redis://h"], "'w' names no device, such as w:0"),
-        (["fleet", "quota", "--share", "2", "--broker", "redis://h"], "a cap is for a PATTERN of experiments"),
+        (["fleet", "quota", "--share", "2", "--broker", "redis://h"], "a cap needs a PATTERN of experiments"),
     ],
 )
 def test_a_wrong_command_is_refused_with_the_right_one(mqtune_home: Path, arguments: list[str], said: str) -> None:
@@ -188,10 +188,10 @@ def test_an_imported_experiment_has_no_driver_and_can_be_deleted(
     done = CliRunner().invoke(group, [verb, "b", "1"])
 
     assert isinstance(done.exception, ConfigurationError)
-    assert "alone, as it was imported, archived or simulated" in str(done.exception)
+    assert "was imported, archived or simulated" in str(done.exception)
     assert str(done.exception).endswith("To delete it: mqtune delete b")
     missing = CliRunner().invoke(group, ["logs", "b", "1"]).exception
-    assert "was imported, archived or simulated, and so has no output of trial 0001" in str(missing)
+    assert "was imported, archived or simulated: trial 0001 has no output" in str(missing)
     assert "is deleted" in said("delete", "b", "--yes")
     assert not (mqtune_home / "b").exists()
 
@@ -316,7 +316,7 @@ def test_an_export_to_a_logger_writes_what_the_tool_lacks(tmp_path: Path) -> Non
     assert sorted(each.name for each in (tmp_path / "odd").iterdir()) == ["0001", "0002", "0003"]
     assert all(len([*run.glob("*.mqtune")]) == 1 for run in (tmp_path / "odd").iterdir())
     unknown = CliRunner().invoke(group, ["export", "odd", "--to", "x"]).stderr
-    assert "unknown tool 'x'; there are mlflow, opentelemetry, tensorboard, wandb" in unknown
+    assert "unknown tool 'x'; tools are mlflow, opentelemetry, tensorboard, wandb" in unknown
     (tmp_path / "file").touch()
     with pytest.raises(MqtuneError, match=r"TensorBoard: .*file"):
         CliRunner().invoke(group, ["export", "odd", "--to", f"tensorboard={tmp_path}/file"], catch_exceptions=False)

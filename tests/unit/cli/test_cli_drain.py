@@ -24,8 +24,8 @@ def fleet(*workers: WorkerInfo) -> Any:
     ("name", "there", "words"),
     [
         ("gpu", [A, B, OTHER], "'gpu' is the name of 2 workers: gpu@a, gpu@b"),
-        ("tpu", [A, OTHER], "no worker 'tpu' is connected; there are: gpu@a, cpu@a"),
-        ("tpu", [], "no worker 'tpu' is connected; there are none"),
+        ("tpu", [A, OTHER], "no worker 'tpu' is connected; connected are gpu@a, cpu@a"),
+        ("tpu", [], "no worker 'tpu' is connected; there are no workers"),
     ],
 )
 def test_a_name_that_means_none_or_several_is_refused(name: str, there: list[WorkerInfo], words: str) -> None:

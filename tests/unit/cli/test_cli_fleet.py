@@ -28,7 +28,7 @@ def test_what_keeps_a_worker_from_its_work_is_said_with_since_when_and_who_or_wh
 
     assert impairment_text(full) == "device 0 is quarantined, it is full; for 3 min 00 s, until it is free"
     assert impairment_text(rests) == (
-        "the worker takes no trials, ?; for 5 s, until an attempt is started; an attempt is tried in 20 s"
+        "the worker takes no trials, ?; for 5 s, until an attempt is started; the worker tries an attempt in 20 s"
     )
     described = {"device": "0", "kind": "memory", "text": "it is full", "ends": "it is free"}
     described |= {"since": full.since, "retry_at": 0.0}

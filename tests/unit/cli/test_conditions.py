@@ -118,7 +118,7 @@ def test_text_that_is_not_understood_is_an_error_that_points_at_it(text: str, pl
 
 
 def test_a_name_that_no_trial_has_is_refused(experiment: Experiment) -> None:
-    with pytest.raises(ConfigurationError, match="no trial has 'accuracy'; there are 'loss'"):
+    with pytest.raises(ConfigurationError, match="no trial has 'accuracy'; trials have 'loss'"):
         matches(experiment, condition_of(["lr<1 or not accuracy<1"]))
 
 

@@ -239,7 +239,7 @@ def test_a_domain_may_stand_in_place_of_a_parameter() -> None:
         ({"distribution": "int_uniform", "min": 0, "max": 1.5}, "needs whole numbers"),
         (
             {"distribution": "log_uniform", "min": 1, "max": 1000},
-            "bounds that are no exponents need log_uniform_values",
+            "if the bounds are not exponents, give log_uniform_values",
         ),
         (
             {"distribution": "log_uniform_values", "min": 0, "max": 1},
@@ -252,16 +252,16 @@ def test_a_domain_may_stand_in_place_of_a_parameter() -> None:
         ({"min": 2, "max": 1}, "parameters.x: randint: low=2 must be below high=1"),
         ({"min": 0, "max": 1, "q": 0.1}, "give distribution: q_uniform"),
         ({"min": 0}, "give value, values, min and max, or a distribution"),
-        ({"values": "a"}, "values: 'a' is no list"),
+        ({"values": "a"}, "values: 'a' is not a list"),
         ({"values": [1], "min": 0}, "min has no meaning beside values"),
         ({"valeus": [1]}, "there is no key 'valeus'; do you mean values?"),
-        ({"values": [1, 2], "probabilities": [1]}, "no list with a number for each of 2 values"),
+        ({"values": [1, 2], "probabilities": [1]}, "not a list with a number for each of 2 values"),
         ({"values": [1, 2], "probabilities": [-1, 2]}, "not numbers of at least 0"),
         ({"values": [1, 2], "probabilities": [0, 0]}, "with a sum above 0"),
         ({"values": [1, 2], "probabilities": [True, False]}, "not numbers of at least 0"),
         ({"values": [1, 2], "probabilities": [math.inf, 1]}, "not numbers of at least 0"),
         ({"distribution": "inv_log_uniform", "min": -1000, "max": 1}, "e to the power of 1000 is too large"),
-        ({"parameters": {}}, "is no mapping of names"),
+        ({"parameters": {}}, "is not a mapping of names"),
         ({"parameters": {"y": {"value": 1}}, "value": 2}, "value has no meaning beside parameters"),
     ],
 )
@@ -273,21 +273,21 @@ def test_a_mistake_in_a_parameter_names_its_place_and_the_way_out(keys: dict[str
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "hyperopt"}, "method: 'hyperopt' is none of 'random', 'bayes', 'grid'"),
-        ({"method": ["random"]}, r"method: \['random'\] is none of"),
+        ({"method": "hyperopt"}, "method: 'hyperopt' is not one of 'random', 'bayes', 'grid'"),
+        ({"method": ["random"]}, r"method: \['random'\] is not one of"),
         (
             {"method": "grid", "parameters": {"x": {"min": 1, "max": 10**5}}},
             "parameters.x: a grid of 100,000 values is too long",
         ),
         ({"paramaters": {}}, "there is no key 'paramaters'; do you mean parameters"),
-        ({"metric": "loss"}, "metric: 'loss' is no mapping"),
+        ({"metric": "loss"}, "metric: 'loss' is not a mapping"),
         ({"metric": {"goal": "minimize"}}, "metric: name is missing"),
         ({"metric": {"name": "loss", "goal": "min"}}, "neither minimize nor maximize"),
         ({"metric": {"name": "loss", "goal": ["minimize"]}}, "neither minimize nor maximize"),
         ({"metric": {"name": "loss", "target": "low"}}, "metric: target='low' is not a finite number"),
         ({"run_cap": 0}, "run_cap=0 is not a whole number of at least 1"),
-        ({"parameters": {}}, "is no mapping of names to parameters"),
-        ({"parameters": {"x": 0.1}}, "parameters.x: 0.1 is no parameter; write value: 0.1"),
+        ({"parameters": {}}, "is not a mapping of names to parameters"),
+        ({"parameters": {"x": 0.1}}, "parameters.x: 0.1 is not a parameter; write value: 0.1"),
         ({"method": "grid"}, "parameters.x: method grid needs values that can be counted"),
         ({"early_terminate": {"type": "envelope"}}, "is not hyperband; leave early_terminate out"),
         ({"early_terminate": {"type": "hyperband"}}, "min_iter is missing"),
@@ -295,9 +295,9 @@ def test_a_mistake_in_a_parameter_names_its_place_and_the_way_out(keys: dict[str
         ({"early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1}}, "eta=1 must be above 1"),
         ({"early_terminate": {"type": "hyperband", "max_iter": 9, "s": -1}}, "s=-1 is not a whole number"),
         ({"command": "python train.py"}, "is a text; give a list"),
-        ({"command": ["${args}", None]}, "None is no word"),
-        ({"scheduler": {"engine": "ax"}}, "scheduler is not for programs that run here"),
-        ({"job": "me/job:latest"}, "job is not for programs that run here; give program"),
+        ({"command": ["${args}", None]}, "None is not a word"),
+        ({"scheduler": {"engine": "ax"}}, "scheduler is not supported"),
+        ({"job": "me/job:latest"}, "job is not supported; give program"),
     ],
 )
 def test_a_mistake_in_a_file_names_its_key_and_the_way_out(changes: dict[str, Any], message: str) -> None:
@@ -310,9 +310,9 @@ def test_a_mistake_in_a_file_names_its_key_and_the_way_out(changes: dict[str, An
     [
         (["${envvar:HOME}"], r"have the program read the variable HOME.*--env HOME=VALUE"),
         (["${args_json_file}"], r"use \$\{args_json\}"),
-        (["--x=${args}"], r"has a macro within a word; there are \$\{env\}"),
+        (["--x=${args}"], r"has a macro within a word; macros are \$\{env\}"),
         (["--x=${envvar:HOME}"], r"has a macro within a word; have the program read the variable HOME"),
-        (["${argz}"], r"there are \$\{env\}"),
+        (["${argz}"], r"macros are \$\{env\}"),
     ],
 )
 def test_a_macro_that_trials_lack_is_refused(words: list[str], message: str) -> None:
@@ -456,7 +456,7 @@ def test_the_page_says_which_keys_have_no_effect_or_are_refused() -> None:
     Path("sweep.json").write_text(json.dumps({**SMALL, "parameters": ONE, **dict.fromkeys(unused, "x")}))
     assert read_sweep(Path("sweep.json")).warnings[0].startswith(f"{', '.join(unused)}: without effect")
     for key in refused:
-        with pytest.raises(ConfigurationError, match=f"{key} is not for"):
+        with pytest.raises(ConfigurationError, match=f"{key} is not supported"):
             arguments_of({**SMALL, "parameters": ONE, key: "x"})
 
 

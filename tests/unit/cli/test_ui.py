@@ -396,7 +396,7 @@ def test_a_page_that_only_reads_steers_nothing(served: Served):
 
     status, _, body = served.ask("/api/steer", wanted, X_Mqtune=served.access.csrf)
 
-    assert (status, body["error"]) == (403, "this page only reads; start it with --steer")
+    assert (status, body["error"]) == (403, "this page may not change experiments; start it with --steer")
 
 
 def test_only_the_page_itself_steers_and_says_why_it_can_not(mqtune_home: Path):

@@ -178,7 +178,10 @@ def test_no_trial_goes_on_by_a_request_that_comes_with_the_end(driven: Bench, ac
         ({"action": "add"}, "add lacks a config"),
         ({"action": "add", "config": {"lr": 7.0}}, "lr"),
         ({"action": "add", "config": {"lr": 0.5}, "source": "0009"}, "there is no trial '0009'"),
-        ({"action": "add", "config": {"lr": 0.5}, "checkpoint": "p-0001-1-9"}, "there is no checkpoint 'p-0001-1-9'"),
+        (
+            {"action": "add", "config": {"lr": 0.5}, "checkpoint": "p-0001-1-9"},
+            "checkpoint 'p-0001-1-9' does not exist",
+        ),
         ({"action": "add", "config": {"lr": 0.5}, "timeout_s": -1}, "timeout_s=-1"),
         ({"action": "add", "config": {"lr": 0.5}, "tags": "mine"}, "tags"),
         ({"action": "set"}, "set changes nothing"),

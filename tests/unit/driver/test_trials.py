@@ -298,7 +298,7 @@ def test_what_a_trial_printed_is_read_from_its_file_or_from_its_tail(bench: Benc
     attempt.stdout_path = str(tmp_path / "gone")
     attempt.stdout_tail = "the end"
     assert bench.hand.trial(ONE).stdout() == ["the end"]
-    with pytest.raises(ConfigurationError, match="trial 0001 has no attempt 2; it has 1"):
+    with pytest.raises(ConfigurationError, match="trial 0001 has no attempt 2; it has 1 attempt"):
         bench.hand.trial(ONE).stdout(attempt=2)
 
 

@@ -115,8 +115,8 @@ def test_without_a_report_there_is_no_best_trial_nor_any_result_and_failures_are
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        ({"accuracy": 0.5, "epoch": 1}, "no report has 'loss'; they have 'accuracy', 'epoch'"),
-        ({"loss": NAN}, "no value of 'loss'"),
+        ({"accuracy": 0.5, "epoch": 1}, "no report has 'loss'; reports have 'accuracy', 'epoch'"),
+        ({"loss": NAN}, "each value of 'loss' is NaN"),
     ],
 )
 def test_without_a_number_the_error_names_what_was_reported(book: Book, metrics: dict[str, Any], message: str):
