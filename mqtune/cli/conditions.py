@@ -118,7 +118,7 @@ def condition_of(texts: Iterable[str]) -> Condition | None:
 def filter_of(text: str) -> Condition:
     """Return the condition of a filter on the live page, such as ``adam and lr<0.1``.
 
-    Words that are not part of a comparison are searched.
+    A trial meets a word that is not part of a comparison if one of its texts contains the word.
 
     Raises:
         click.UsageError: the text is not a condition.

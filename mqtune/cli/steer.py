@@ -409,8 +409,8 @@ def _end(name: str, broker: str | None, wait_s: float, *, now: bool, force: bool
 def _end_script(place: Place, *, force: bool) -> Outcome | None:
     """End a submitted script if its experiment has not begun or has finished.
 
-    Return the outcome, or None if there is no such script or its experiment is unfinished. Then that experiment is to
-    be ended, and the script continues afterwards.
+    Return the outcome, or None if there is no such script or its experiment is unfinished. In that case
+    the caller ends the experiment, and the script continues afterwards.
     """
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415

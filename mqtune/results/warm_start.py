@@ -83,7 +83,7 @@ class WarmStart(GoesByObjective):
 
     @property
     def names(self) -> list[str]:
-        """The names of the sources, for definitions. All pairs are one source."""
+        """The names of the sources, as in the experiment's definition. All pairs are one source."""
         return list(dict.fromkeys(map(_name_of, self._sources)))
 
     def read(self, space: Space, metric: str, mode: str, *, broker: str) -> list[_Kept]:

@@ -150,8 +150,8 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
     with contextlib.closing(tune(counts, space, name=name, max_trials=1, checkpoints=places)) as tuner:
         eventually(lambda: tuner.step(0.1) or (tuner.get_trials() and tuner.get_trials()[0].checkpoints), 60)
 
-    assert "is unfinished, and its running trials end when it is archived" in archived(name, code=1)
-    assert "1 of them are running without a driver, and end" in run(name, "--dry-run")
+    assert "is unfinished, and archiving would end its running trials" in archived(name, code=1)
+    assert "1 of them are running without a driver, and will end" in run(name, "--dry-run")
     assert "to continue it: mqtune drive" in archived(name, "--yes")
     monkeypatch.delenv("MQTUNE_BROKER")
     with pytest.raises(ConfigurationError, match=f"is archived .*`mqtune drive {name} --broker URL`"):

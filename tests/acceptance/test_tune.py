@@ -291,7 +291,7 @@ def test_the_same_command_continues_after_ctrl_c_and_with_more_trials_adds_them(
         screen.wait_for("1 completed", PATIENCE_S)
         screen.press(b"\x03")
         assert screen.wait(PATIENCE_S) == 130
-        assert "The same command continues it, too." in screen.text
+        assert "The same command continues the experiment, too." in screen.text
     eventually(lambda: not processes_in(mqtune_home), why="Ctrl-C left a process behind")
     halfway = the_results()
     assert halfway.outcome == "interrupted"
@@ -306,7 +306,8 @@ def test_the_same_command_continues_after_ctrl_c_and_with_more_trials_adds_them(
 
     again = tuned(tmp_path, *command(4)[len(TUNE) :])
     assert (again.returncode, len(the_results())) == (0, 4)
-    assert f"experiment {finished.name} is finished; more --max-trials than its 4 continue it" in again.stdout
+    longer = "to continue it, give --max-trials with more than its 4 trials"
+    assert f"experiment {finished.name} is finished; {longer}" in again.stdout
 
     more = tuned(tmp_path, *command(5)[len(TUNE) :])
     assert (more.returncode, len(the_results())) == (0, 5), more.stderr

@@ -560,7 +560,7 @@ def test_without_the_token_there_is_a_place_to_give_it(browser: Browser):
     browser.expected = "status of 401"
     browser.driver.delete_all_cookies()
     browser.driver.get(f"{browser.url}/")
-    browser.shows("open the URL that mqtune ui has printed")
+    browser.shows("open the URL that mqtune ui printed, with its token")
 
     browser.find("input").send_keys("wrong\n")
 

@@ -539,7 +539,7 @@ class Feeds:
             return feed
 
     def _release(self, feed: Feed) -> bool:
-        """Forget a feed if it is still unused. Return whether it may end."""
+        """Forget a feed if it is still unused. Return whether it is forgotten, and so may end."""
         with self._lock:
             is_idle = not feed.listeners and time.monotonic() - feed.touched_at > self._timing.linger_s
             # A feed that is not yet registered is being opened, and must not end.
