@@ -148,9 +148,9 @@ def test_a_checkpoint_of_another_experiment_brings_its_counters(stored: Bench, t
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(stored: Bench) -> None:
     (name,) = saved_folders(stored, ONE, 3.0)
     for wrong, says in (
-        ({"checkpoint": "p-0001-1-9"}, f"no checkpoint 'p-0001-1-9'.*trial 0001 has {name}"),
+        ({"checkpoint": "p-0001-1-9"}, f"checkpoint 'p-0001-1-9' does not exist, .*trial 0001 has {name}"),
         ({"checkpoint": "p-0002-1-1"}, "trial 0002 has none"),
-        ({"checkpoint": "p-0099-1-1"}, "no checkpoint 'p-0099-1-1'"),
+        ({"checkpoint": "p-0099-1-1"}, "checkpoint 'p-0099-1-1' does not exist"),
         ({"checkpoint": "/no/such/folder"}, "/no/such/folder.* is neither a folder on this machine"),
         ({"checkpoint": "/no/such/folder", "source": ONE}, "source"),
         ({"checkpoint": name, "source": TWO}, "belongs to trial 0001, not to trial 0002"),
