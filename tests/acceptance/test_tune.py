@@ -232,7 +232,7 @@ def test_a_sweep_of_weights_and_biases_runs_as_it_is(tmp_path: Path) -> None:
     done = tuned(tmp_path, "sweep.yaml", "--env", "DATA=x")
 
     assert done.returncode == 0, done.stderr
-    assert "mqtune: entity: without effect here" in done.stderr
+    assert "mqtune: entity: without effect, as W&B's service is not used" in done.stderr
     results = the_results()
     assert results.name.startswith("a-demo-")
     assert results.experiment.labels.notes == "all of both"
@@ -325,7 +325,7 @@ def test_the_same_command_continues_after_ctrl_c_and_with_more_trials_adds_them(
         (
             'print("loss is 0.5")',
             ("--pattern", r"loss: (?P<loss>\S+)"),
-            ("loss is 0.5", "--pattern, such as 'loss[ =:]+"),
+            ("loss is 0.5", "Give a --pattern that finds it, such as 'loss[ =:]+"),
         ),
         ("", (), ("as it printed nothing",)),
     ],
