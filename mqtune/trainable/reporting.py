@@ -1,4 +1,7 @@
-"""Functions for running trainables, such as ``report``. Outside a trial they are harmless."""
+"""Functions that a trainable calls while it runs, such as ``report``.
+
+Outside a trial they can be called, too, for instance to try a function.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ current: Session | RelayedSession | None = None
 def here() -> Session | RelayedSession | None:
     """Return the session of this process, or None outside a trial.
 
-    A script joins its trial at the first call.
+    In a script, the first call connects it to its trial.
     """
     global current  # noqa: PLW0603 - a process is one trial or none
     if current is None and RELAY in os.environ:
@@ -96,7 +99,7 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
 def ask(question: Metrics) -> object:
     """Report a question to the driver, and return the answer given to ``Tuner.answer``.
 
-    It waits for the answer, also over a driver's end: the next driver gets the question again. The driver may get it
+    It waits for the answer. If the driver ends meanwhile, the next driver gets the question, so a question may arrive
     twice. In a trial with several seats only seat 0 may ask.
 
     Args:
@@ -109,16 +112,15 @@ def ask(question: Metrics) -> object:
     current = here()
     if not isinstance(current, Session):
         raise RuntimeError(  # noqa: TRY004 - it is no wrong type of anything given
-            "ask: only the process of a trial, of a function or class, has a driver to ask"
+            "ask: only a trial of a function or class can ask its driver, from its own process"
         )
     return current.ask(question)
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Return the trial's initial checkpoint. None without one, or outside a trial.
+    """Return the trial's initial checkpoint. Return None without one, or outside a trial.
 
-    A folder is fetched and verified at the first call. The copy belongs to the trial and is deleted after the attempt's
-    end.
+    A folder is fetched and verified at the first call. The copy belongs to the trial, and is deleted after the attempt.
 
     Raises:
         CheckpointGone: it no longer exists.
@@ -133,8 +135,8 @@ def save_checkpoint(checkpoint: Savable) -> None:
     """Save a checkpoint without a report, even after StopTrial. Outside a trial, only check it.
 
     It counts as the trial's state after its last report. After StopTrial it must be saved within the grace period: 10
-    seconds if the trial's worker shuts down or the trial is to stop, 10 minutes if it is to pause. In a seat other than
-    0 it is only checked.
+    seconds if the worker shuts down or the trial stops, 10 minutes if the trial pauses. In a seat other than 0 the
+    checkpoint is only checked.
 
     Args:
         checkpoint: as in ``report``.
@@ -154,7 +156,7 @@ def save_checkpoint(checkpoint: Savable) -> None:
 
 
 def should_checkpoint() -> bool:
-    """Whether a user requested a checkpoint and none was saved since.
+    """Whether a user has requested a checkpoint and none has been saved since.
 
     It is False outside a trial, and in a seat other than 0.
     """
@@ -163,7 +165,7 @@ def should_checkpoint() -> bool:
 
 
 def get_context() -> Context:
-    """Return this process's trial, seat and folder. All are empty outside a trial.
+    """Return this process's trial, seat and folder. Outside a trial, its fields have defaults.
 
     Raises:
         StoreUnavailable: the folder can't be made.

@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 #: A user's object. Its type's library may be missing here.
 UserObject: TypeAlias = Any
-#: Maximum bytes, in memory, of all values in files. A bundle has 32 MiB, and the rest is for code.
+#: Maximum bytes, in memory, of all stored values. A bundle has 32 MiB, of which the rest is for code.
 MOST_VALUE_BYTES: Final = 32_000_000
 #: Folder of the files, beside the written module.
 VALUES_FOLDER: Final = "values"
-#: Characters of a hash in a file's name: 128 bits.
+#: How many characters of the hash are in a file's name: 128 bits.
 _NAME_CHARS: Final = 32
 
 
@@ -27,7 +27,7 @@ class CannotTravel(Exception):
 
 
 class StoredValue(NamedTuple):
-    """A value as a file. ``call`` is the call that reads it, with ``{}`` for the file's path."""
+    """A value as a file. ``call`` is the Python call that reads it, with ``{}`` for its path."""
 
     content: bytes
     suffix: str
@@ -40,10 +40,10 @@ class StoredValue(NamedTuple):
 
 
 def stored(value: object) -> StoredValue | None:
-    """Return an array, data frame or tensor as a file, or None for another type.
+    """Return an array, data frame or tensor as a file, or None for a value of another type.
 
     Raises:
-        CannotTravel: it is too large, or the file would change it.
+        CannotTravel: it is too large, or would be different when read again.
     """
     kind = type(value)
     store = _KINDS.get((kind.__module__.partition(".")[0], kind.__name__))
@@ -56,7 +56,7 @@ def stored(value: object) -> StoredValue | None:
 
 
 def beside(written: str, name: str) -> Path:
-    """Return the path of a file, given relative to the written module's folder."""
+    """Return the path of a file, given from the written module's folder."""
     return Path(written).parent / name
 
 
@@ -156,7 +156,10 @@ def _arrow(value: UserObject) -> bytes:
 
 
 def _check_same(read: UserObject, value: UserObject) -> None:
-    """Raise CannotTravel if reading changes a frame's values, types, index or categories."""
+    """Raise CannotTravel if a value has changed when it is read again.
+
+    Values, types, index and categories count.
+    """
     import pandas as pd  # noqa: PLC0415
 
     testing: UserObject = pd.testing
@@ -189,7 +192,7 @@ def _store_polars(value: UserObject) -> StoredValue:
         back = polars_frame(io.BytesIO(file.getvalue()))
     except Exception as error:  # noqa: BLE001 - the types are Polars' own
         raise CannotTravel(f"{a(type(value))} that Arrow can't hold: {error}") from None
-    # For Python objects it writes their addresses.
+    # Polars writes a Python object as its address.
     if back.schema != table.schema or not back.equals(table):
         raise CannotTravel(f"{a(type(value))} that Arrow would change: {table.schema} to {back.schema}")
     return StoredValue(file.getvalue(), ".arrow", "polars_frame({})" + end)
@@ -202,7 +205,7 @@ def polars_frame(file: Path | io.BytesIO) -> UserObject:
     return pl.read_ipc_stream(file)
 
 
-#: By package and name of a type.
+#: The functions that store a value, by package and name of its type.
 _KINDS: Final[dict[tuple[str, str], Callable[[UserObject], StoredValue]]] = {
     ("numpy", "ndarray"): _store_array,
     ("torch", "Tensor"): _store_tensor,

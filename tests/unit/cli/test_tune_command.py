@@ -109,7 +109,7 @@ def test_a_program_that_trials_can_not_run_is_refused_with_the_way_out(words: li
         (["--minimize", "loss", "--pattern", "loss", "--", "train.py", "--lr", LR], 1, "name its group"),
         (["--minimize", "loss", "--fixed", "wd=1", "--", "train.py", "--lr", LR], 1, "--fixed wd: the command has no such parameter, but 'lr'"),
         (["--minimize", "loss", "--fixed", "lr", "--", "train.py", "--lr", LR], 1, "write --fixed NAME=VALUE"),
-        (["--minimize", "loss", "--max-trials", "2", "--env", "PATH=x", "--", "train.py", "--lr", LR], 1, "PATH would have other code run"),
+        (["--minimize", "loss", "--max-trials", "2", "--env", "PATH=x", "--", "train.py", "--lr", LR], 1, "PATH could make workers run other code"),
         (["--minimize", "loss", "--max-trials", "2", "--time-limit", "soon", "--", "train.py", "--lr", LR], 1, "write seconds, or 30m, 2h or 1d"),
         (["--minimize", "loss", "--max-trials", "2", "--name", "a b", "--", "train.py", "--lr", LR], 1, "can't name an experiment"),
         (["--minimize", "loss", "--scheduler", "Asha()", "--", "train.py", "--lr", LR], 2, "is not a scheduler"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mqtune.trainable import Looks
+from mqtune.trainable import EnvironmentReads
 
 #: The code of a module, and the words of its refusal.
 UNSAFE = {
@@ -90,10 +90,10 @@ def test_whether_an_import_has_read_a_variable_is_seen_however_it_does(
 ) -> None:
     monkeypatch.setenv("LOOKED_AT", "0")
     before = os.environ, type(os.environ)
-    looks = Looks(["LOOKED_AT", "NOT_THERE"])
-    with looks:
+    reads = EnvironmentReads(["LOOKED_AT", "NOT_THERE"])
+    with reads:
         way()
     os.environ["LOOKED_AT"]
 
-    assert looks.seen == ({"LOOKED_AT"} if sees else set())
+    assert reads.seen == ({"LOOKED_AT"} if sees else set())
     assert (os.environ, type(os.environ)) == before
