@@ -1,4 +1,4 @@
-"""Exports an experiment as a trace."""
+"""Exports an experiment as an OpenTelemetry trace."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from mqtune import Results
     from mqtune.extend import Experiment
 
-#: File with the keys of the sent spans, one a line.
+#: The file with the keys of the sent spans, one in each line.
 _SENT_FILE: Final = "opentelemetry.txt"
-#: Key of the experiment's span. Others are TRIAL and TRIAL/ATTEMPT.
+#: The key of the experiment's span. The keys of other spans are TRIAL and TRIAL/ATTEMPT.
 _ROOT: Final = "."
 #: OpenTelemetry's default limit for a request.
 _MOST_SPANS: Final = 512
@@ -46,12 +46,12 @@ class OpenTelemetry(Callback):
 
     Times are the journal's. Ids are derived from the experiment's name and creation time, so all drivers and ``write``
     produce one trace. Each span is sent once, despite killed drivers and outages of the collector: a file in the
-    experiment's folder records sent spans. After a kill between sending and recording, spans are sent again with the
-    same ids.
+    experiment's folder records sent spans. If a driver is killed between sending and recording, the next one sends
+    these spans again, with the same ids.
 
     Args:
         endpoint: address for OTLP over HTTP; by default OTEL_EXPORTER_OTLP_ENDPOINT.
-        exporter: replaces OTLP; it is not shut down.
+        exporter: used instead of OTLP. It is not shut down.
 
     Raises:
         ConfigurationError: the OTLP package is missing and no exporter is given, when a run begins.
@@ -69,7 +69,7 @@ class OpenTelemetry(Callback):
         self._experiment: Experiment | None = None
 
     def setup(self, folder: Path) -> None:
-        self._exporter = self._given or _otlp(self._endpoint)
+        self._exporter = self._given or _otlp_exporter(self._endpoint)
         self._sent_file = folder / _SENT_FILE
         self._sent = set(self._sent_file.read_text(encoding="utf-8").split()) if self._sent_file.exists() else set()
         self._waiting = {}
@@ -93,12 +93,12 @@ class OpenTelemetry(Callback):
         self._end()
 
     def write(self, results: Results) -> None:
-        """Send the spans of the journalled part, also those sent before, with the same ids.
+        """Send all spans that the journal has. Spans that were sent before have the same ids again.
 
         Raises:
             MqtuneError: the spans can't be sent.
         """
-        self._exporter = self._given or _otlp(self._endpoint)
+        self._exporter = self._given or _otlp_exporter(self._endpoint)
         self._sent_file, self._sent, self._waiting = None, set(), {}
         self._experiment = results.experiment
         self._add_all(results.experiment)
@@ -135,7 +135,7 @@ class OpenTelemetry(Callback):
                 self._exporter.shutdown()
 
 
-def _otlp(endpoint: str | None) -> SpanExporter:
+def _otlp_exporter(endpoint: str | None) -> SpanExporter:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - or another
     except ImportError as error:
@@ -147,7 +147,7 @@ def _otlp(endpoint: str | None) -> SpanExporter:
 
 
 def _spans_of(experiment: Experiment, trial: Trial) -> Iterator[tuple[str, ReadableSpan]]:
-    """Yield the keys and spans of a trial's ended attempts, and of an ended trial."""
+    """Yield key and span of each ended attempt of a trial, and of the trial if it has ended."""
     for attempt in trial.attempts:
         if attempt.end is not None:
             key = f"{trial.id}/{attempt.number}"

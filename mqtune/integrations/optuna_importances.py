@@ -19,25 +19,26 @@ _SEED: Final = 0
 
 
 class Fitted(Protocol):
-    """A parameter's place in each trial, or NaN."""
+    """A parameter with its value in each trial, as a number."""
 
     @property
     def places(self) -> list[float]:
-        """The place in each trial."""
+        """Its value in each trial, or the value's index in ``names``. NaN if a trial lacks it."""
 
     @property
     def is_log(self) -> bool:
-        """Whether places are logarithmic."""
+        """Whether its scale is logarithmic."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of places that are not numbers."""
+        """The names of its values; empty if they are numbers."""
 
 
 def importances(parameters: Sequence[Fitted], values: Sequence[float]) -> list[float]:
-    """Return each parameter's share of the variance of *values*; they sum to 1, or 0.
+    """Return each parameter's share of the variance of *values*.
 
-    A NaN place counts as the others' median, or as another name.
+    The shares add up to 1, or are all 0. In a trial that lacks a parameter, the parameter's median counts, or an
+    additional name if it has names.
 
     Raises:
         ConfigurationError: scikit-learn is not installed.

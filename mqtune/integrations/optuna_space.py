@@ -27,22 +27,22 @@ from mqtune.extend import (
     parameter,
 )
 
-#: Bounds of a normal distribution, in standard deviations. Optuna needs some.
+#: Bounds of a normal distribution, in standard deviations, as Optuna needs bounds.
 _BOUND_SDS: Final = 40.0
 #: Relative rounding error of Optuna's arithmetic.
 _ROUNDED: Final = 1e-9
-#: The most steps of a float: Optuna allows rounding by 1e-8 of a step.
+#: The most steps of a float. Optuna tolerates rounding errors up to 1e-8 of a step.
 _MOST_STEPS: Final = 10**6
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A domain as a study shows it.
+    """A domain in the form that a study has.
 
     Attributes:
         distribution: Optuna's distribution.
-        to_param: converts a value of the space to Optuna's.
-        to_value: converts Optuna's value to the space's.
+        to_param: converts a value of the domain to Optuna's.
+        to_value: converts Optuna's value to the domain's.
     """
 
     distribution: BaseDistribution
@@ -51,7 +51,7 @@ class Shown:
 
 
 def shown_by_value(domain: Domain) -> Shown:
-    """Return a domain by its own values, for people and for samplers with named values.
+    """Return a domain in a form with its own values, for people and for samplers with given values.
 
     Raises:
         SpaceError: it is a user-defined domain.
@@ -81,14 +81,14 @@ def shown_by_value(domain: Domain) -> Shown:
 
 
 def shown_to_sampler(domain: Domain, *, is_named: bool) -> Shown:
-    """Return a domain as a sampler sees it.
+    """Return a domain in the form that a sampler gets.
 
-    It has its own values if Optuna has an equal distribution, or else a form suited to learning: positions, numbers of
-    steps, or shares.
+    It has the domain's own values if Optuna has an equal distribution. Otherwise it has a form suited to learning:
+    positions, numbers of steps, or shares.
 
     Args:
         domain: the domain.
-        is_named: whether the sampler was given values of it, which rules out such a form.
+        is_named: whether the sampler was given some of the domain's values. Then the form has these values.
 
     Raises:
         ConfigurationError: it is a user-defined domain.
@@ -109,7 +109,7 @@ def shown_to_sampler(domain: Domain, *, is_named: bool) -> Shown:
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
-    """Return the distributions that a sampler sees, by path.
+    """Return the distributions that a sampler gets, by path.
 
     Samplers such as OptunaHub's SMAC need them: ``SMACSampler(distributions_of(space))``.
 
@@ -163,14 +163,14 @@ def _categories(domain: Choice) -> Shown:
 
 
 def _are_different(domain: Choice) -> bool:
-    """Return whether Optuna can distinguish all options. It can't with 1, 1.0 and True."""
+    """Return whether all options are different for Optuna. 1, 1.0 and True are not."""
     categories = [_category(option) for option in domain.options]
     has_nan = any(isinstance(category, float) and math.isnan(category) for category in categories)
     return not has_nan and len(set(categories)) == len(categories)
 
 
 def _multiple(domain: Multiples, param: float) -> float:
-    """Return the multiple nearest to a rounded value, or any other value unchanged."""
+    """Return the nearest multiple if it differs only by rounding, or else the value itself."""
     near = domain.value(domain.steps(param))
     return near if math.isclose(near, param, rel_tol=_ROUNDED) else param
 

@@ -1,4 +1,4 @@
-"""Importer of Ray Tune's result folders. It works without Ray."""
+"""Importer of Ray Tune's result folders. It needs no Ray."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqtune.extend import Body, ConfigurationError, Foreign, ForeignTrial, Metri
 _RESULTS: Final = "result.json"
 _PARAMS: Final = "params.json"
 _ERROR: Final = "error.txt"
-#: Ray's own keys in reports, without those shared with mqtune.
+#: The keys in reports that are Ray's own, and not mqtune's too.
 _RAYS_OWN: Final = frozenset(
     {
         *("timestamp", "checkpoint_dir_name", "done", "trial_id", "date", "pid", "hostname", "node_ip", "config"),
@@ -34,8 +34,8 @@ def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: A
     """Return an experiment of Ray Tune. Unfinished trials count as stopped early.
 
     Args:
-        source: its folder.
-        metric: the optimised metric; empty for its Tuner's.
+        source: the experiment's folder.
+        metric: the optimised metric; if empty, the metric of Ray's Tuner.
         mode: "min" or "max".
         study: ignored.
 
@@ -46,7 +46,9 @@ def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: A
     state = _state(path)
     metric = metric or str(state.get("runner_data", {}).get("_metric") or "")
     if not metric or not mode:
-        raise ConfigurationError(f"what {path} optimises is not in it: give --metric NAME --mode min, or max")
+        raise ConfigurationError(
+            f"{path} does not say what it optimises: give --metric NAME, and --mode min or --mode max"
+        )
     statuses = dict(map(_status, state.get("trial_data", [])))
     trials = [_trial(folder.parent, statuses) for folder in sorted(path.glob(f"*/{_PARAMS}"))]
     return Foreign("ray", path.name, metric, mode, trials)
@@ -75,7 +77,7 @@ def _trial(folder: Path, statuses: Mapping[str, str]) -> ForeignTrial:
     lines = [*_lines(folder / _RESULTS)]
     id_ = next((str(line["trial_id"]) for line in lines if "trial_id" in line), "")
     if not id_:
-        # Ids end with a number without a fixed width, so one may begin with another.
+        # One id may be the beginning of another, as ids end with a number of any width.
         id_ = max((trial for trial in statuses if trial in folder.name), key=len, default="")
     status, reason = _end_of(folder, lines, statuses.get(id_, ""))
     host = str(lines[0].get("hostname", "")) if lines else ""

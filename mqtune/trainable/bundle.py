@@ -101,7 +101,7 @@ def is_digest(name: object) -> bool:
 
 
 def is_path(name: object) -> bool:
-    """Whether a name is a normalized path below its folder."""
+    """Whether a name is a valid path of a file in a bundle: normalized, and below the folder."""
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or "\0" in name or "\\" in name:
         return False
     path = PurePosixPath(name)
@@ -137,7 +137,7 @@ def check_key(key: str, wanted_by: str) -> None:
     if len(key) < FEWEST_KEY_CHARS:
         problem = f"has {len(key)} letters, and needs {FEWEST_KEY_CHARS}" if key else "is not set"
         raise ConfigurationError(
-            f"{wanted_by} needs the key {KEY_VARIABLE}, by which workers recognise drivers that may send code; it {problem}: set it to "
+            f"{wanted_by} needs {KEY_VARIABLE}, the key by which workers recognise drivers that may send code; it {problem}: set it to "
             "the same value for drivers and workers, for example to the output of `openssl rand -hex 32`"
         )
 

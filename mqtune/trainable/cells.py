@@ -45,7 +45,7 @@ from mqtune.trainable.spec import (
     is_in_session,
     root_of,
 )
-from mqtune.trainable.values import MOST_VALUE_BYTES, CannotTravel, UserObject, a, stored
+from mqtune.trainable.values import MOST_VALUE_BYTES, CannotTravel, UserObject, stored, with_article
 
 #: Maximum length of a value's expression in the module. Longer ones are refused: they are data.
 _LONGEST_VALUE: Final = 20_000
@@ -93,7 +93,7 @@ class Carried(NamedTuple):
 
     @classmethod
     def of(cls, trainable: Callable[..., object], why: str) -> Self:
-        """Wrap a trainable that can't be sent, with the reason."""
+        """Describe a trainable that can't be sent. *why* is the reason."""
         name, home = _name_of(trainable), home_of(trainable)
         call = trainable if isinstance(trainable, FunctionType | type) else as_function(trainable, home, name)
         return cls(*TrainableSpec.in_memory(trainable, name, home), call, why)
@@ -255,7 +255,7 @@ class _Writer:
             return self._variables[id(value)][0]
         try:
             if id(value) in self._in_progress:
-                raise CannotTravel(f"{a(type(value))} that refers to itself")
+                raise CannotTravel(f"{with_article(type(value))} that refers to itself")
             self._in_progress.add(id(value))
             try:
                 return self._new_expression(value, path)
@@ -330,7 +330,7 @@ class _Writer:
     def _instance(self, value: UserObject, path: str) -> str:
         kind = type(value)
         if why := _why_no_instance(kind):
-            raise CannotTravel(f"{a(kind)}, {why}")
+            raise CannotTravel(f"{with_article(kind)}, {why}")
         name = self._add_variable(value, f"object.__new__({self._reference(kind, kind)})")
         attributes = [f"{name!r}: {self._expression(inner, f'{path}.{name}')}" for name, inner in vars(value).items()]
         self._parts.append(f"{name}.__dict__.update({{{', '.join(attributes)}}})")
@@ -344,7 +344,7 @@ class _Writer:
         Raises:
             CannotTravel: workers could not import it by its name.
         """
-        named = f"the class {value.__name__}" if isinstance(value, type) else a(kind)
+        named = f"the class {value.__name__}" if isinstance(value, type) else with_article(kind)
         module, path = (
             getattr(value, "__module__", None),
             getattr(value, "__qualname__", getattr(value, "__name__", "")),
@@ -530,7 +530,7 @@ def _plain_expression(value: UserObject) -> str | None:
 
 def _check_length(text: str, kind: type) -> str:
     if len(text) > _LONGEST_VALUE:
-        raise CannotTravel(f"{a(kind)} with more than {_LONGEST_VALUE:,} characters")
+        raise CannotTravel(f"{with_article(kind)} with more than {_LONGEST_VALUE:,} characters")
     return text
 
 

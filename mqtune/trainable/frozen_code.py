@@ -29,9 +29,9 @@ _MQTUNE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def fingerprint(source: bytes, *, is_run: bool = False) -> str:
-    """Return the fingerprint of a file's content, without its main block unless it *is_run*.
+    """Return the fingerprint of a file's content, by default without its main block.
 
-    A script that *is_run* executes that block.
+    With *is_run* the main block counts, too: a script that is run executes it.
     """
     # Python's own hash of sources. A stronger one would need a library, with megabytes in each trial's process.
     return source_hash(source if is_run else without_main(source)).hex()

@@ -15,7 +15,7 @@ from types import CodeType, FunctionType
 from typing import Final
 
 from mqtune.trainable.frozen_code import body_of
-from mqtune.trainable.values import CannotTravel, UserObject, a
+from mqtune.trainable.values import CannotTravel, UserObject, with_article
 
 DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -42,7 +42,7 @@ def source_of(name: str, value: Callable[..., object]) -> str:
             last = node.end_lineno or first
             if first <= inner.__code__.co_firstlineno <= last:
                 return textwrap.dedent("".join(lines[first - 1 : last])).rstrip()
-    raise NoSource(f"{a(type(value))} whose source is not known")
+    raise NoSource(f"{with_article(type(value))} whose source is not known")
 
 
 def _method_of(value: type) -> object:

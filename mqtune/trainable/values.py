@@ -51,7 +51,9 @@ def stored(value: object) -> StoredValue | None:
         return None
     size = _size_of(value)
     if size > MOST_VALUE_BYTES:
-        raise CannotTravel(f"{a(kind)} of {size / 1e6:,.0f} MB, and at most {MOST_VALUE_BYTES / 1e6:.0f} MB may travel")
+        raise CannotTravel(
+            f"{with_article(kind)} of {size / 1e6:,.0f} MB, and at most {MOST_VALUE_BYTES / 1e6:.0f} MB may travel"
+        )
     return store(value)
 
 
@@ -60,7 +62,7 @@ def beside(written: str, name: str) -> Path:
     return Path(written).parent / name
 
 
-def a(kind: type) -> str:
+def with_article(kind: type) -> str:
     """Return the name of a type with its article."""
     return f"{'an' if kind.__name__[0].lower() in 'aeiou' else 'a'} {kind.__name__}"
 
@@ -144,14 +146,14 @@ def _arrow(value: UserObject) -> bytes:
     try:
         import pyarrow as pa  # noqa: PLC0415
     except ImportError:
-        raise CannotTravel(f"{a(type(value))}, for which pyarrow is missing: pip install pyarrow") from None
+        raise CannotTravel(f"{with_article(type(value))}, for which pyarrow is missing: pip install pyarrow") from None
     file = io.BytesIO()
     try:
         table = pa.Table.from_pandas(value, nthreads=1)
         with pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise CannotTravel(f"{a(type(value))} that Arrow can't hold: {error}") from None
+        raise CannotTravel(f"{with_article(type(value))} that Arrow can't hold: {error}") from None
     return file.getvalue()
 
 
@@ -167,7 +169,9 @@ def _check_same(read: UserObject, value: UserObject) -> None:
     try:
         check(read, value, check_exact=True, check_freq=False)
     except AssertionError as error:
-        raise CannotTravel(f"{a(type(value))} that Arrow would change: {' '.join(str(error).split())}") from None
+        raise CannotTravel(
+            f"{with_article(type(value))} that Arrow would change: {' '.join(str(error).split())}"
+        ) from None
 
 
 def frame(file: Path | io.BytesIO) -> UserObject:
@@ -191,10 +195,10 @@ def _store_polars(value: UserObject) -> StoredValue:
         table.write_ipc_stream(file)
         back = polars_frame(io.BytesIO(file.getvalue()))
     except Exception as error:  # noqa: BLE001 - the types are Polars' own
-        raise CannotTravel(f"{a(type(value))} that Arrow can't hold: {error}") from None
+        raise CannotTravel(f"{with_article(type(value))} that Arrow can't hold: {error}") from None
     # Polars writes a Python object as its address.
     if back.schema != table.schema or not back.equals(table):
-        raise CannotTravel(f"{a(type(value))} that Arrow would change: {table.schema} to {back.schema}")
+        raise CannotTravel(f"{with_article(type(value))} that Arrow would change: {table.schema} to {back.schema}")
     return StoredValue(file.getvalue(), ".arrow", "polars_frame({})" + end)
 
 

@@ -20,12 +20,16 @@ _MAX_BYTES: Final = 1_000
 
 
 def mark_descendants(folder: str) -> None:
-    """Set the variable by which child processes find the note of the attempt with this folder."""
+    """Set the variable that tells child processes where to write the error note.
+
+    Args:
+        folder: the attempt's folder.
+    """
     os.environ[NOTE] = os.path.join(folder, _FILE)
 
 
 def refuse(call: str, whose: str = "trial") -> NoReturn:
-    """Raise an error because a child process reports or saves, and note it for the worker.
+    """Raise an error, because a child process reports or saves. Note it for the worker, too.
 
     Args:
         call: name of the called function.

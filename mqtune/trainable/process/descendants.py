@@ -54,7 +54,7 @@ def has_descendants(pid: int, others: Collection[int]) -> bool:
 
     Args:
         pid: the child.
-        others: this process's other children; its remaining children are orphans of the child's.
+        others: this process's other children by now. Any further child of this process counts as an orphan of *pid*'s.
     """
     # Its own children come first: if one of them ends meanwhile, its children become this process's and are seen below.
     try:
@@ -76,9 +76,9 @@ def pidfd_of(child: int) -> int | None:
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group, or none for 0. Return whether the group has a process.
+    """Send a signal to a process group. Return whether the group has a process.
 
-    A dead process counts until it is reaped.
+    The number 0 sends nothing. A dead process counts until it is reaped.
     """
     try:
         os.killpg(group, number)

@@ -51,7 +51,7 @@ def why_no_fork() -> str:
 
 
 def _is_inherited(fd: int) -> bool:
-    """Whether this process has inherited a descriptor. Python's own ones can't be inherited."""
+    """Whether this process has inherited a descriptor, which Python has not opened itself."""
     try:
         return os.get_inheritable(fd)
     except OSError:

@@ -56,7 +56,7 @@ def forget_exit_handlers() -> None:
 
 
 def keep_main() -> None:
-    """Keep the main module's objects when this fork of the driver, or a fork of it, ends.
+    """Don't clear the main module when this fork of the driver, or a fork of it, ends.
 
     Some of the driver's objects would delete a folder.
     """

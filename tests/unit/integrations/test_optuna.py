@@ -505,7 +505,7 @@ def test_the_sampler_of_optunahub_is_a_searcher_by_its_name(monkeypatch: pytest.
     assert first == again.suggest(TrialId("0001"))
     assert again.replay(TrialId("0002"), first) == first
     # A definition has no code downloaded.
-    with pytest.raises(ConfigurationError, match="your script alone"):
+    with pytest.raises(ConfigurationError, match="only your script"):
         searcher_of(described(searcher), BOWL)
 
 

@@ -231,7 +231,9 @@ def test_what_does_not_fit_the_tuner_is_said_when_it_is_made() -> None:
         tune(random_search(), space={"x": mqtune.uniform(0, 1), "momentum": SPACE["momentum"]})
     with pytest.raises(ConfigurationError, match="proposes the configs itself; leave searcher out"):
         tune(random_search(), searcher="tpe")
-    with pytest.raises(ConfigurationError, match="has conditions, which Syne Tune has not; OptunaSearcher takes it"):
+    with pytest.raises(
+        ConfigurationError, match="has conditions, which Syne Tune does not support; OptunaSearcher does"
+    ):
         config_space({"kind": mqtune.choice([{"sgd": mqtune.uniform(0, 1)}, "adam"])})
     with pytest.raises(ConfigurationError, match="has a constraint"):
         config_space(mqtune.Space({"x": mqtune.uniform(0, 1)}, constraint=lambda config: config["x"] < 0.5))

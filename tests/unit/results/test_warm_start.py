@@ -211,7 +211,7 @@ def test_what_can_not_be_meant_is_refused_at_once(arguments: list[Any], text: st
     ("source", "text"),
     [
         ("oldd", "there is no experiment 'oldd'.*do you mean old"),
-        ("notes.txt", "notes.txt holds no study"),
+        ("notes.txt", "notes.txt has no study"),
         ("sqlite:////nowhere/at/all.db", "can't be read as a storage"),
         ("mysql://me:secret@h/db", r"mysql://me:\*\*\*@h/db can't be read as a storage"),
         ("two.db", "two.db has 2 studies: a, b; give one"),
