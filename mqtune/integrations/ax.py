@@ -262,7 +262,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
     def _new_client(self, objective: Objective) -> Client:
         client = Client()
         known = {path: parameter for path, parameter in self._parameters.items() if parameter is not None}
-        client.configure_experiment([_range(path, parameter) for path, parameter in known.items()], name="mqtune")
+        client.configure_experiment([_ax_config(path, parameter) for path, parameter in known.items()], name="mqtune")
         client.configure_optimization(
             ", ".join(
                 _SIGNS[mode] + self._names[metric]
@@ -277,7 +277,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         return client
 
     def _copy_client(self, given: Client) -> Client:
-        """Copy the user's client. The original stays unchanged, so a resumed driver starts from the same."""
+        """Copy the user's client. The original stays as it is, for a resumed driver."""
         client = Client()
         experiment, strategy = copy.deepcopy((experiment_of(given), strategy_of(given)))
         client.set_experiment(experiment)
@@ -531,7 +531,7 @@ def _step_of(row: DataRow) -> float:
     return math.nan if row.step is None else row.step
 
 
-def _range(path: str, known: Parameter) -> RangeParameterConfig | ChoiceParameterConfig:
+def _ax_config(path: str, known: Parameter) -> RangeParameterConfig | ChoiceParameterConfig:
     if known.kind is Kind.INTERVAL:
         return RangeParameterConfig(path, (known.low, known.high), "float")
     if known.kind is Kind.STEPS:

@@ -90,7 +90,7 @@ def run_client(
         MqtuneError: as ``Tuner.run``.
     """
     file = None if save_to is None else Path(save_to)
-    _check(client, max_trials, parallelism, ahead, file)
+    _check_arguments(client, max_trials, parallelism, ahead, file)
     runner = MqtuneRunner(
         trainable,
         backend=backend,
@@ -108,7 +108,9 @@ def run_client(
             raise
 
 
-def _check(client: object, max_trials: object, parallelism: object, ahead: object, save_to: Path | None) -> None:
+def _check_arguments(
+    client: object, max_trials: object, parallelism: object, ahead: object, save_to: Path | None
+) -> None:
     if not isinstance(client, Client):
         raise ConfigurationError(f"run_client: {client!r:.80} is not an ax.api.client.Client")
     if experiment_of(client) is None or experiment_of(client).optimization_config is None:
@@ -206,7 +208,7 @@ class _AxLoop:
         ended = [index for index, record in records.items() if record.status.is_terminal]
         reported = self._attach(records)
         for index in ended:
-            self._end(index, records[index])
+            self._record_end(index, records[index])
         stopped = [index for index in reported if index not in ended and self._stop(index, records[index])]
         if ended or stopped:
             self._waits = False
@@ -252,7 +254,7 @@ class _AxLoop:
         self._client.mark_trial_early_stopped(index)
         return True
 
-    def _end(self, index: int, record: Trial) -> None:
+    def _record_end(self, index: int, record: Trial) -> None:
         match status_of(record):
             case Status.FAILED:
                 self._client.mark_trial_failed(index, why(record))

@@ -144,16 +144,16 @@ class AxEarlyStopping(Scheduler):
         if not all(map(math.isfinite, (time, *values))):
             return CONTINUE
         self._reached[trial.id] = time
-        self._tell(partial(self._curves.add, trial.id, float(time), values))
+        self._run_or_queue(partial(self._curves.add, trial.id, float(time), values))
         return CONTINUE if self.background else self._curves.decisions().get(trial.id, CONTINUE)
 
     def on_abandon(self, trial: Trial) -> None:
-        self._tell(partial(self._curves.end, trial.id, TrialStatus.ABANDONED))
+        self._run_or_queue(partial(self._curves.end, trial.id, TrialStatus.ABANDONED))
 
     def on_trial_end(self, trial: Trial) -> None:
-        self._tell(partial(self._curves.end, trial.id, trial.status))
+        self._run_or_queue(partial(self._curves.end, trial.id, trial.status))
 
-    def _tell(self, call: partial[None]) -> None:
+    def _run_or_queue(self, call: partial[None]) -> None:
         if self.background is None:
             call()
         else:
@@ -161,7 +161,7 @@ class AxEarlyStopping(Scheduler):
 
     def describe(self) -> Description:
         """Return the strategy and its arguments. A user's own strategy can't be restored from them."""
-        return {self.role: self.kind, "strategy": _described(self._strategy), "time_attr": self._time_attr}
+        return {self.role: self.kind, "strategy": _describe_strategy(self._strategy), "time_attr": self._time_attr}
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AxEarlyStopping:
@@ -173,15 +173,15 @@ class AxEarlyStopping(Scheduler):
         return cls(_strategy_of(arguments["strategy"]), time_attr=arguments["time_attr"])
 
 
-def _described(strategy: object) -> Description:
+def _describe_strategy(strategy: object) -> Description:
     kind = type(strategy)
     names = signature(kind).parameters if _KNOWN.get(kind.__name__) is kind else ()
-    return {"class": kind.__name__, **{name: _plain(getattr(strategy, name)) for name in names}}
+    return {"class": kind.__name__, **{name: _plain_argument(getattr(strategy, name)) for name in names}}
 
 
-def _plain(argument: Any) -> object:
+def _plain_argument(argument: Any) -> object:
     if isinstance(argument, BaseEarlyStoppingStrategy):
-        return _described(argument)
+        return _describe_strategy(argument)
     return argument if argument is None or isinstance(argument, int | float) else list(argument)
 
 

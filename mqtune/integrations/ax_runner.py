@@ -164,11 +164,11 @@ class MqtuneRunner(Runner):
         if not wanted:
             return {}
         driven = self.driven(wanted[0].experiment)
-        return driven.do(lambda tuner: {trial.index: self._run(tuner, trial) for trial in wanted})
+        return driven.do(lambda tuner: {trial.index: self._run_trial(tuner, trial) for trial in wanted})
 
-    def _run(self, tuner: Tuner, trial: BaseTrial) -> dict[str, Any]:
+    def _run_trial(self, tuner: Tuner, trial: BaseTrial) -> dict[str, Any]:
         keys = {arm.name: _key(trial, arm) for arm in trial.arms}
-        group = _group(trial)
+        group = _key_prefix(trial)
         for known in tuner.get_trials():
             if known.key.startswith(group) and known.key not in keys.values() and not known.status.is_terminal:
                 tuner.trial(known).abandon(
@@ -192,10 +192,10 @@ class MqtuneRunner(Runner):
         by_status: dict[Status, set[int]] = defaultdict(set)
         for trial in trials:
             if not trial.status.is_terminal:
-                by_status[self._poll(trial)].add(trial.index)
+                by_status[self._poll_trial(trial)].add(trial.index)
         return dict(by_status)
 
-    def _poll(self, trial: BaseTrial) -> Status:
+    def _poll_trial(self, trial: BaseTrial) -> Status:
         try:
             arms = self.arms(trial)
         except Exception as error:
@@ -244,7 +244,7 @@ class MqtuneRunner(Runner):
             "trainable": {**spec.encode(), "code_root": str(code_root)},
             "backend": _without_password(obj.backend),
             "name": obj.name,
-            **{name: _plain(getattr(obj, name)) for name in _GROUPS},
+            **{name: _plain_value(getattr(obj, name)) for name in _GROUPS},
         }
 
     @classmethod
@@ -292,17 +292,17 @@ class MqtuneRunner(Runner):
             Exception: the error that ended the driver. It is raised once; the next call opens a new driver.
         """
         backend = self.backend or os.environ.get("MQTUNE_BROKER")
-        place = (repr(backend), self.name or _name(experiment))
+        place = (repr(backend), self.name or _experiment_name(experiment))
         driven = _driven.get(place)
         if driven is None:
-            driven = _driven[place] = BackgroundTuner(lambda: self._tuner(place[1]))
+            driven = _driven[place] = BackgroundTuner(lambda: self._make_tuner(place[1]))
         elif driven.problem is not None:
             del _driven[place]
             raise driven.problem
         self._places.add(place)
         return driven
 
-    def _tuner(self, name: str) -> Tuner:
+    def _make_tuner(self, name: str) -> Tuner:
         groups = {group: getattr(self, group) for group in _GROUPS}
         return Tuner(
             self.trainable,
@@ -452,13 +452,13 @@ def registry_bundle() -> RegistryBundleBase:
         )
 
 
-def _name(experiment: Experiment) -> str:
+def _experiment_name(experiment: Experiment) -> str:
     stem = re.sub(r"[^A-Za-z0-9_-]", "-", experiment.name if experiment.has_name else "ax")[:_NAME_CHARS]
     return f"{stem}-{experiment.time_created:%Y%m%d-%H%M%S-%f}"
 
 
-def _group(trial: BaseTrial) -> str:
-    return f"{_name(trial.experiment)}/{trial.index}/"
+def _key_prefix(trial: BaseTrial) -> str:
+    return f"{_experiment_name(trial.experiment)}/{trial.index}/"
 
 
 def _key(trial: BaseTrial, arm: Arm) -> str:
@@ -466,7 +466,7 @@ def _key(trial: BaseTrial, arm: Arm) -> str:
 
     It includes the parameters, as a trial that Ax has forgotten may have had the same index and others.
     """
-    return f"{_group(trial)}{arm.signature}"
+    return f"{_key_prefix(trial)}{arm.signature}"
 
 
 def status_of(trial: Trial | None) -> Status:
@@ -500,9 +500,9 @@ def _finish_if_idle(tuner: Tuner) -> None:
         tuner.finish("Ax's loop has ended")
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if is_dataclass(value):
-        return {attribute.name: _plain(getattr(value, attribute.name)) for attribute in fields(value)}
+        return {attribute.name: _plain_value(getattr(value, attribute.name)) for attribute in fields(value)}
     if isinstance(value, Path):
         return str(value)
     return sorted(value) if isinstance(value, frozenset) else value
@@ -511,4 +511,4 @@ def _plain(value: Any) -> Any:
 def _without_password(backend: Any) -> Any:
     if isinstance(backend, str) and redact(backend) != backend:
         return None
-    return _plain(backend)
+    return _plain_value(backend)

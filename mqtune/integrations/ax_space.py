@@ -23,10 +23,10 @@ def space_of(client: Client) -> dict[str, Domain]:
     space = experiment_of(client).search_space
     if space.is_hierarchical:
         raise ConfigurationError("the Client's parameters depend on each other, which AxSearcher doesn't know")
-    return {name: _domain(parameter) for name, parameter in space.parameters.items()}
+    return {name: _to_domain(parameter) for name, parameter in space.parameters.items()}
 
 
-def _domain(parameter: Parameter) -> Domain:
+def _to_domain(parameter: Parameter) -> Domain:
     match parameter:
         case RangeParameter(parameter_type=ParameterType.INT):
             return (lograndint if parameter.log_scale else randint)(int(parameter.lower), int(parameter.upper))

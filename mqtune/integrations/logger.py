@@ -83,7 +83,7 @@ class TrialLogger(Callback, ABC):
         self._experiment_folder = folder
 
     def on_start(self, experiment: Experiment) -> None:
-        self._begin(experiment.name)
+        self._open_experiment(experiment.name)
         self._live_experiment = experiment
         if experiment.trials:
             self._write_missing(self._live_results(experiment))
@@ -121,13 +121,13 @@ class TrialLogger(Callback, ABC):
             MqtuneError: the tool refuses them, or the journal's copy is incomplete.
         """
         try:
-            self._begin(results.name)
+            self._open_experiment(results.name)
             self._write_missing(results)
             self.ended = results.experiment
         finally:
             self.close()
 
-    def _begin(self, name: str) -> None:
+    def _open_experiment(self, name: str) -> None:
         self._progress_by_trial, self._live_experiment, self.ended = {}, None, None
         self.open(name)
 
@@ -213,10 +213,10 @@ def plain_config(config: Mapping[str, object]) -> dict[str, bool | float | str]:
 
     Values other than numbers and texts become JSON.
     """
-    return {name: _plain(value) for name, value in flatten(config)}
+    return {name: _plain_value(value) for name, value in flatten(config)}
 
 
-def _plain(value: object) -> bool | float | str:
+def _plain_value(value: object) -> bool | float | str:
     if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return json_text(value)

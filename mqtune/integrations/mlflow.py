@@ -126,7 +126,7 @@ class MLflow(TrialLogger):
         return self._connect().create_run(self._experiment_id, began_ms, tags=dict(tags), run_name=name)
 
     def _write_params(self, trial: Trial, known: Mapping[str, str]) -> None:
-        named = {_allowed(name): str(value)[:_MOST_CHARS] for name, value in plain_config(trial.config).items()}
+        named = {_allowed_name(name): str(value)[:_MOST_CHARS] for name, value in plain_config(trial.config).items()}
         params = [Param(name, value) for name, value in named.items() if name not in known]
         for begin in range(0, len(params), _MOST_PARAMS):
             self._connect().log_batch(self._runs[trial.id], params=params[begin : begin + _MOST_PARAMS])
@@ -144,8 +144,8 @@ def _status_of(experiment: Experiment | None) -> str:
 
 def _metrics_of(report: Report, number: int) -> list[Metric]:
     step, at_ms = step_of(report, number), int(report.timestamp * _MS)
-    return [Metric(_allowed(name), value, at_ms, step) for name, value in numbers_of(report).items()]
+    return [Metric(_allowed_name(name), value, at_ms, step) for name, value in numbers_of(report).items()]
 
 
-def _allowed(name: str) -> str:
+def _allowed_name(name: str) -> str:
     return _NOT_ALLOWED.sub("_", name)

@@ -76,21 +76,21 @@ class OpenTelemetry(Callback):
 
     def on_start(self, experiment: Experiment) -> None:
         self._experiment = experiment
-        self._add_all(experiment)
+        self._add_all_spans(experiment)
 
     def on_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
-        self._add(trial)
+        self._add_spans(trial)
 
     def on_trial_end(self, trial: Trial) -> None:
-        self._add(trial)
+        self._add_spans(trial)
 
     def on_step(self, waiting_for: str) -> None:
         self._send()
 
     def on_end(self) -> None:
         if self._experiment is not None:
-            self._add_all(self._experiment)
-        self._end()
+            self._add_all_spans(self._experiment)
+        self._send_and_close()
 
     def write(self, results: Results) -> None:
         """Send all spans that the journal has. Spans that were sent before have the same ids again.
@@ -101,16 +101,16 @@ class OpenTelemetry(Callback):
         self._exporter = self._given or _otlp_exporter(self._endpoint)
         self._sent_file, self._sent, self._waiting = None, set(), {}
         self._experiment = results.experiment
-        self._add_all(results.experiment)
-        self._end()
+        self._add_all_spans(results.experiment)
+        self._send_and_close()
 
-    def _add_all(self, experiment: Experiment) -> None:
+    def _add_all_spans(self, experiment: Experiment) -> None:
         for trial in list(experiment.trials.values()):
-            self._add(trial)
+            self._add_spans(trial)
         if experiment.outcome == "finished" and _ROOT not in self._sent:
             self._waiting[_ROOT] = _span_of_experiment(experiment)
 
-    def _add(self, trial: Trial) -> None:
+    def _add_spans(self, trial: Trial) -> None:
         if self._experiment is not None:
             spans = _spans_of(self._experiment, trial)
             self._waiting |= {key: span for key, span in spans if key not in self._sent}
@@ -127,7 +127,7 @@ class OpenTelemetry(Callback):
                 with self._sent_file.open("a", encoding="utf-8") as file:
                     file.writelines(f"{key}\n" for key in batch)
 
-    def _end(self) -> None:
+    def _send_and_close(self) -> None:
         try:
             self._send()
         finally:
@@ -170,7 +170,7 @@ def _span_of_experiment(experiment: Experiment) -> ReadableSpan:
         }
     times = [step.at for trial in trials for step in trial.history[-1:]]
     began_at = experiment.created_at or 0.0
-    return _span(experiment, experiment.name, _ROOT, None, (began_at, max(times, default=began_at)), attributes)
+    return _make_span(experiment, experiment.name, _ROOT, None, (began_at, max(times, default=began_at)), attributes)
 
 
 def _span_of_trial(experiment: Experiment, trial: Trial) -> ReadableSpan:
@@ -185,8 +185,8 @@ def _span_of_trial(experiment: Experiment, trial: Trial) -> ReadableSpan:
         **{f"mqtune.config.{name}": value for name, value in plain_config(trial.config).items()},
     }
     times = trial.history[0].at, trial.history[-1].at
-    status = _status(trial.status, trial.reason)
-    return _span(experiment, f"trial {trial.id}", trial.id, _ROOT, times, attributes, status)
+    status = _span_status(trial.status, trial.reason)
+    return _make_span(experiment, f"trial {trial.id}", trial.id, _ROOT, times, attributes, status)
 
 
 def _span_of_attempt(experiment: Experiment, trial: Trial, attempt: Attempt, key: str) -> ReadableSpan:
@@ -209,17 +209,17 @@ def _span_of_attempt(experiment: Experiment, trial: Trial, attempt: Attempt, key
     }
     began_at = attempt.started_at or attempt.queued_at
     times = began_at, attempt.ended_at or began_at
-    status = _status(attempt.end, attempt.error)
-    return _span(experiment, f"attempt {attempt.number}", key, trial.id, times, attributes, status)
+    status = _span_status(attempt.end, attempt.error)
+    return _make_span(experiment, f"attempt {attempt.number}", key, trial.id, times, attributes, status)
 
 
-def _status(end: AttemptEnd | TrialStatus | None, reason: str) -> Status:
+def _span_status(end: AttemptEnd | TrialStatus | None, reason: str) -> Status:
     if end in _FAILED:
         return Status(StatusCode.ERROR, reason)
     return Status(StatusCode.OK if end in _COMPLETED else StatusCode.UNSET)
 
 
-def _span(
+def _make_span(
     experiment: Experiment,
     name: str,
     key: str,

@@ -200,7 +200,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
 
     def _tpe(self) -> BaseSampler:
         """Return the default sampler for the next suggestion, seeded by the number of previous ones."""
-        numbers = self._numbers()
+        numbers = self._random_numbers()
         seed, chance = numbers.getrandbits(32), numbers.random()
         self._drawn = {}
         if self._has_pruned and not self._space.has_conditions and chance < _AT_RANDOM:
@@ -219,7 +219,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         """Whether the sampler gets all trials as of the same time (``LevelStorage``)."""
         return self._sampler is None and self._has_pruned and self._objective.is_single
 
-    def _numbers(self) -> random.Random:
+    def _random_numbers(self) -> random.Random:
         return random.Random(f"{self._own_seed} {self._count}")
 
     def learn(self, trial: PastTrial) -> None:
@@ -227,9 +227,11 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         if math.isfinite(trial.value):
             last = (trial.value,)
             self._has_pruned = self._has_pruned or state is TrialState.PRUNED
-            ended = self._trial(state, params, {trial.step: last}, last if state is TrialState.COMPLETE else None)
+            ended = self._frozen_trial(
+                state, params, {trial.step: last}, last if state is TrialState.COMPLETE else None
+            )
         else:
-            ended = self._trial(TrialState.PRUNED, params)
+            ended = self._frozen_trial(TrialState.PRUNED, params)
         self._study.add_trial(ended)
 
     def _ask(self) -> _OptunaRecord | None:
@@ -311,7 +313,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         )
 
     def _new_at_random(self) -> _OptunaRecord | None:
-        numbers = self._numbers()
+        numbers = self._random_numbers()
         for _ in range(_SAMPLES):
             config = self._space.sample(numbers)
             if fingerprint(config) not in self._abandoned:
@@ -421,16 +423,16 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
             self._study.tell(running, last if ended is TrialState.COMPLETE else None, ended)
         if has_diverged and state is not TrialState.FAIL:
             # A pruned trial without a step ranks behind all other pruned trials.
-            self._study.add_trial(self._trial(TrialState.PRUNED, record.params))
+            self._study.add_trial(self._frozen_trial(TrialState.PRUNED, record.params))
 
     def _begin_in_study(self, params: dict[str, Any], values: _Values = MappingProxyType({})) -> int:
         """Begin a trial in the study without asking the sampler. Return its number."""
-        trial = self._trial(TrialState.RUNNING, params, values)
+        trial = self._frozen_trial(TrialState.RUNNING, params, values)
         if isinstance(self._sampler, optuna.samplers.GridSampler):
             trial.system_attrs = copy.deepcopy(_NOT_IN_GRID)
         return self._storage.create_new_trial(self._study_id, trial)
 
-    def _trial(
+    def _frozen_trial(
         self,
         state: TrialState,
         params: dict[str, Any],

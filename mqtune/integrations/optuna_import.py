@@ -62,7 +62,7 @@ def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: A
     names = chosen.metric_names or ([metric or "value"] if count == 1 else [f"value_{i}" for i in range(count)])
     modes = {direction: mode for mode, direction in DIRECTIONS.items()}
     goals = [modes[direction] for direction in chosen.directions]
-    trials = [_trial(frozen, names) for frozen in chosen.get_trials(deepcopy=False, states=tuple(_STATUSES))]
+    trials = [_foreign_trial(frozen, names) for frozen in chosen.get_trials(deepcopy=False, states=tuple(_STATUSES))]
     is_single = count == 1
     return Foreign(
         "optuna", chosen.study_name, names[0] if is_single else names, goals[0] if is_single else goals, trials
@@ -76,7 +76,7 @@ def _load_named(storage: str | Path, study: str) -> optuna.Study:
         raise ConfigurationError(f"there is no study {study!r} in that storage") from None
 
 
-def _trial(trial: FrozenTrial, names: list[str]) -> ForeignTrial:
+def _foreign_trial(trial: FrozenTrial, names: list[str]) -> ForeignTrial:
     began = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
     ended = trial.datetime_complete.timestamp() if trial.datetime_complete else began or time.time()
     steps = sorted(trial.intermediate_values.items())

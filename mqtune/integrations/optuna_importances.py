@@ -44,7 +44,7 @@ def importances(parameters: Sequence[Fitted], values: Sequence[float]) -> list[f
         ConfigurationError: scikit-learn is not installed.
     """
     distributions = {str(number): _distribution(parameter) for number, parameter in enumerate(parameters)}
-    columns = [_filled(parameter) for parameter in parameters]
+    columns = [_filled_places(parameter) for parameter in parameters]
     with quiet():
         study = optuna.create_study()
         study.add_trials(
@@ -62,7 +62,7 @@ def importances(parameters: Sequence[Fitted], values: Sequence[float]) -> list[f
     return [shares[name] for name in distributions]
 
 
-def _filled(parameter: Fitted) -> list[float]:
+def _filled_places(parameter: Fitted) -> list[float]:
     missing: float = (
         len(parameter.names) if parameter.names else median(p for p in parameter.places if not math.isnan(p))
     )
@@ -70,7 +70,7 @@ def _filled(parameter: Fitted) -> list[float]:
 
 
 def _distribution(parameter: Fitted) -> BaseDistribution:
-    filled = _filled(parameter)
+    filled = _filled_places(parameter)
     if parameter.names:
         return CategoricalDistribution(sorted(set(filled)))
     return FloatDistribution(min(filled), max(filled), log=parameter.is_log)

@@ -93,7 +93,7 @@ class LevelStorage(InMemoryStorage):
             for frozen in trials
             if all(frozen.params.get(name, choice) == choice for name, choice in choices.items())
         ]
-        self._shown = self._level(alike) or self._level(trials)
+        self._shown = self._at_common_time(alike) or self._at_common_time(trials)
         try:
             yield
         finally:
@@ -105,7 +105,7 @@ class LevelStorage(InMemoryStorage):
         trial.params, trial.distributions = params, {name: distributions[name] for name in params}
         replace_trial(self, trial_id, trial)
 
-    def _level(self, trials: list[FrozenTrial]) -> list[FrozenTrial] | None:
+    def _at_common_time(self, trials: list[FrozenTrial]) -> list[FrozenTrial] | None:
         reached = sorted((time for frozen in trials if (time := _reached_time(frozen)) >= 0), reverse=True)
         if len(reached) < ENOUGH:
             return None

@@ -72,10 +72,12 @@ def shown_by_value(domain: Domain) -> Shown:
             return Shown(FloatDistribution(domain.mean - reach, domain.mean + reach), float)
         case Entries():
             return Shown(
-                CategoricalDistribution(domain.names), lambda index: domain.names[index], partial(_index, domain.names)
+                CategoricalDistribution(domain.names),
+                lambda index: domain.names[index],
+                partial(_index_of, domain.names),
             )
         case Choice():
-            return _categories(domain)
+            return _shown_categories(domain)
         case _:
             raise SpaceError(f"{domain} is a domain that Optuna has nothing like")
 
@@ -95,9 +97,9 @@ def shown_to_sampler(domain: Domain, *, is_named: bool) -> Shown:
     """
     match domain:
         case Multiples(log=False) if _has_steps(domain):
-            return _steps(domain)
+            return _shown_steps(domain)
         case Choice() if not isinstance(domain, Ordinal) and _are_different(domain):
-            return _categories(domain)
+            return _shown_categories(domain)
         case Interval() | Multiples() | Normal() | Choice() if is_named:
             return shown_by_value(domain)
     known = parameter("OptunaSearcher", "Optuna", domain)
@@ -144,7 +146,7 @@ def _has_steps(domain: Multiples) -> bool:
     return domain.size <= _MOST_STEPS and (high - low) % step == 0
 
 
-def _steps(domain: Multiples) -> Shown:
+def _shown_steps(domain: Multiples) -> Shown:
     low, high = domain.value(domain.first), domain.value(domain.last)
     if domain.whole:
         return Shown(IntDistribution(int(low), int(high), step=int(domain.q)), int, int)
@@ -153,12 +155,12 @@ def _steps(domain: Multiples) -> Shown:
     )
 
 
-def _categories(domain: Choice) -> Shown:
+def _shown_categories(domain: Choice) -> Shown:
     categories = [_category(option) for option in domain.options]
     return Shown(
         CategoricalDistribution(list(dict.fromkeys(categories))),
         _category,
-        lambda param: domain.options[_index(categories, param)],
+        lambda param: domain.options[_index_of(categories, param)],
     )
 
 
@@ -175,7 +177,7 @@ def _multiple(domain: Multiples, param: float) -> float:
     return near if math.isclose(near, param, rel_tol=_ROUNDED) else param
 
 
-def _index(known: Sequence[object], param: object) -> int:
+def _index_of(known: Sequence[object], param: object) -> int:
     place = next((index for index, value in enumerate(known) if is_same(value, param)), None)
     if place is None:
         raise SpaceError(f"the value {param!r} is not one of {', '.join(map(repr, known))}")

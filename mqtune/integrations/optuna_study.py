@@ -83,7 +83,7 @@ class _StudyFold(Fold):
                 study_name=self._name, directions=[DIRECTIONS[mode] for mode in objective.modes]
             )
             study.set_metric_names(list(objective.metrics))
-        study.add_trials(map(self._frozen, self.experiment.trials.values()))
+        study.add_trials(map(self._frozen_trial, self.experiment.trials.values()))
         return study
 
     def _state(self, trial: Trial) -> tuple[TrialState, tuple[float, ...] | None]:
@@ -104,7 +104,7 @@ class _StudyFold(Fold):
         excesses = (constraint.excess(trial.last_metrics) for constraint in constraints)
         return {EXCESSES: [math.inf if math.isnan(excess) else excess for excess in excesses]}
 
-    def _frozen(self, trial: Trial) -> FrozenTrial:
+    def _frozen_trial(self, trial: Trial) -> FrozenTrial:
         state, result = self._state(trial)
         shown = {path: value for path, value in self._values_of(trial.config) if path in self._shown}
         frozen = optuna.trial.create_trial(
@@ -112,7 +112,7 @@ class _StudyFold(Fold):
             values=result,
             params={self._names[path]: self._shown[path].to_param(value) for path, value in shown.items()},
             distributions={self._names[path]: self._shown[path].distribution for path in shown},
-            user_attrs=_attributes(trial),
+            user_attrs=_user_attributes(trial),
             system_attrs=self._constraints(trial),
             intermediate_values={
                 step: value for step, (value, *others) in self._values[trial.id].items() if not others
@@ -157,7 +157,7 @@ def _local(time: datetime | None) -> datetime | None:
     return None if time is None else time.astimezone().replace(tzinfo=None)
 
 
-def _attributes(trial: Trial) -> dict[str, object]:
+def _user_attributes(trial: Trial) -> dict[str, object]:
     worker = trial.attempts[-1].worker if trial.attempts else ""
     said = {"trial": trial.id, "status": trial.status.name, "reason": trial.reason, "worker": worker}
     return {f"mqtune.{name}": value for name, value in {**said, "attempts": len(trial.attempts)}.items()}

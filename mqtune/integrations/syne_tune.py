@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from inspect import signature
@@ -36,7 +36,11 @@ from mqtune.extend import (
     is_number,
     parameter,
 )
-from mqtune.integrations.syne_tune_backend import MqtuneBackend as MqtuneBackend  # noqa: PLC0414 - this module's too
+from mqtune.integrations.syne_tune_backend import (
+    TIME_NAMES,
+    MqtuneBackend as MqtuneBackend,  # noqa: PLC0414 - this module's too
+    attributes_of,
+)
 from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_name
 from mqtune.schedulers import Action, Decision, Fork, Release, Resume, Scheduler, Start, Wait
 from mqtune.search import WAIT, Searcher
@@ -53,8 +57,7 @@ _Answer = Start | Resume | Fork | Release | Wait
 _PLAIN: Final = (str, int, float, bool)
 #: How long a resumed driver asks the searcher again, in seconds. An earlier driver loses its lock after 20.
 _REPLAY_S: Final = 10.0
-#: The attributes of schedulers with the key of the time, and with the time at which trials end.
-_TIME_NAMES: Final = ("time_attr", "resource_attr", "_resource_attr")
+#: The attributes of Syne Tune's schedulers with the time at which trials end.
 _END_NAMES: Final = ("max_t", "max_resource_level")
 
 
@@ -186,8 +189,8 @@ class SyneTuneScheduler(Scheduler):
             raise ConfigurationError(f"SyneTuneScheduler: scheduler={scheduler!r:.80} is not a scheduler of Syne Tune")
         self._scheduler = scheduler
         self._takes_number = "trial_id" in signature(scheduler.suggest).parameters
-        self._time = next(self._attributes(*_TIME_NAMES), "")
-        self._end = next(self._attributes(*_END_NAMES), math.inf)
+        self._time = next(attributes_of(scheduler, *TIME_NAMES), "")
+        self._end = next(attributes_of(scheduler, *_END_NAMES), math.inf)
         self.searcher = _Suggestions(self)
         self._progress: dict[TrialId, _OpenTrial] = {}
         #: Every trial by Syne Tune's number, from 0.
@@ -206,22 +209,15 @@ class SyneTuneScheduler(Scheduler):
         self._slow: SlowSearcher | None = None
         self._steer_searcher()
 
-    def _attributes(self, *names: str) -> Iterator[Any]:
-        """Yield the scheduler's attributes of these names, and those of the schedulers that it wraps."""
-        owner = self._scheduler
-        while owner is not None:
-            yield from (attribute for name in names if (attribute := getattr(owner, name, None)) is not None)
-            owner = getattr(owner, "scheduler", None)
-
     def _steer_searcher(self) -> None:
         """Replace the searcher's suggesting method by a method that can return known configs."""
-        for searcher in self._attributes("searcher"):
+        for searcher in attributes_of(self._scheduler, "searcher"):
             name = suggest_name(searcher)
             self._own_suggest = getattr(searcher, name)
-            setattr(searcher, name, self._steered(self._own_suggest))
+            setattr(searcher, name, self._steered_suggest(self._own_suggest))
             return
 
-    def _steered(self, suggest: Callable[..., dict[str, Any] | None]) -> Callable[..., dict[str, Any] | None]:
+    def _steered_suggest(self, suggest: Callable[..., dict[str, Any] | None]) -> Callable[..., dict[str, Any] | None]:
         def steered(*arguments: Any, **options: Any) -> dict[str, Any] | None:
             if self._given is None and self._may_start and (self._slow is None or self._slow.has_answer):
                 return (self._slow.answer if self._slow else suggest)(*arguments, **options)
@@ -240,7 +236,7 @@ class SyneTuneScheduler(Scheduler):
 
     def decide_in_background(self) -> None:
         """Run the scheduler's searcher in a thread, unless it is quick."""
-        for searcher in self._attributes("searcher"):
+        for searcher in attributes_of(self._scheduler, "searcher"):
             if not is_quick(searcher):
                 self._slow = SlowSearcher(self._scheduler, searcher, self._own_suggest)
                 self.background = self._slow.background
@@ -259,7 +255,7 @@ class SyneTuneScheduler(Scheduler):
         """
         self._space, self._parameters = space, _parameters(space)
         own = _domains(space, self._parameters)
-        theirs = next(self._attributes("config_space"), own)
+        theirs = next(attributes_of(self._scheduler, "config_space"), own)
         chosen = {key: domain for key, domain in theirs.items() if isinstance(domain, st.Domain)}
         differing = sorted(key for key in own.keys() | chosen.keys() if own.get(key) != chosen.get(key))
         if differing:

@@ -55,8 +55,8 @@ logger = logging.getLogger(__name__)
 _WAIT_S: Final = 0.5
 #: How long the end waits for running trials. A worker's stop ladder takes 15 s.
 _STOP_S: Final = 20.0
-#: Scheduler attributes with the key of the time.
-_TIME_NAMES: Final = ("time_attr", "resource_attr", "_resource_attr")
+#: The attributes of Syne Tune's schedulers with the key of the time.
+TIME_NAMES: Final = ("time_attr", "resource_attr", "_resource_attr")
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]")
 _NAME_CHARS: Final = 100
 #: How long Syne Tune may work on the results of one fetch. Only between two fetches it saves, stops and starts trials.
@@ -173,7 +173,7 @@ class MqtuneBackend(TrialBackend):
         super().__init__(delete_checkpoints=delete_checkpoints, pass_args_as_json=pass_args_as_json)
         if (entry_point is None) is (tune_function is None):
             raise ConfigurationError("give MqtuneBackend an entry_point or a tune_function, and not both")
-        self._use(entry_point, tune_function)
+        self._set_trainable(entry_point, tune_function)
         self._broker = broker
         how = "json" if pass_args_as_json else process.pass_config
         self._settings: dict[str, Any] = {
@@ -201,7 +201,9 @@ class MqtuneBackend(TrialBackend):
         self._is_loaded = False
         self._reset_connection()
 
-    def _use(self, entry_point: AnyTrainable | None, tune_function: Callable[..., object] | None = None) -> None:
+    def _set_trainable(
+        self, entry_point: AnyTrainable | None, tune_function: Callable[..., object] | None = None
+    ) -> None:
         known = (
             TrainableSpec.of(entry_point) if tune_function is None else TrainableSpec.of(tune_function, adapter=ADAPTER)
         )
@@ -240,13 +242,14 @@ class MqtuneBackend(TrialBackend):
         owner = sys._getframe(1).f_locals.get("self")
         if isinstance(owner, TheirTuner):
             owner.sleep_time, self._slots = 0, owner.n_workers
-            self._time = next(_time_of(owner.scheduler), ITERATION)
+            times = (name for name in attributes_of(owner.scheduler, *TIME_NAMES) if isinstance(name, str))
+            self._time = next(times, ITERATION)
 
     def entrypoint_path(self) -> Path:
         return self._trainable.spec.locate(self._trainable.code_root)
 
     def set_entrypoint(self, entry_point: str) -> None:
-        self._use(entry_point)
+        self._set_trainable(entry_point)
 
     def _open(self) -> Tuner:
         """Return mqtune's tuner. If there is no connection, connect or resume first."""
@@ -431,7 +434,7 @@ class MqtuneBackend(TrialBackend):
         # If no trial is in progress, only processes that end are left.
         is_awaited = any(self._status(number) == Status.in_progress for number in asked)
         deadline = time.monotonic() + _WAIT_S
-        while not (results := self._new_results(asked)) and not self._is_news(asked):
+        while not (results := self._new_results(asked)) and not self._has_news(asked):
             left_s = deadline - time.monotonic() if is_awaited or self.busy_trial_ids() else 0.0
             self._process_next(max(0.0, left_s))
             if left_s <= 0:
@@ -514,7 +517,7 @@ class MqtuneBackend(TrialBackend):
                 self._last_metric_seen_index[number] = len(known.results)
         return sorted(results, key=lambda pair: pair[1][ST_WORKER_TIMESTAMP])
 
-    def _is_news(self, asked: dict[int, None]) -> bool:
+    def _has_news(self, asked: dict[int, None]) -> bool:
         return any(self._status(number) != self._trial_dict[number].status for number in asked)
 
     def _status(self, number: int) -> str:
@@ -620,10 +623,10 @@ class MqtuneBackend(TrialBackend):
         return [f"{line}\n" for attempt in hand.record.attempts for line in read(hand, attempt=attempt.number)]
 
 
-def _time_of(scheduler: Any) -> Iterator[str]:
-    """Yield the keys of the time of a scheduler and of the schedulers that it wraps."""
+def attributes_of(scheduler: Any, *names: str) -> Iterator[Any]:
+    """Yield the attributes of these names of a scheduler, and of the schedulers that it wraps."""
     while scheduler is not None:
-        yield from (time_attr for name in _TIME_NAMES if isinstance(time_attr := getattr(scheduler, name, None), str))
+        yield from (attribute for name in names if (attribute := getattr(scheduler, name, None)) is not None)
         scheduler = getattr(scheduler, "scheduler", None)
 
 

@@ -76,11 +76,11 @@ class Bundle(NamedTuple):
             files = {name: File(content, is_executable) for name, content, is_executable in entries}
         except (ValueError, TypeError) as error:
             raise CodeRefused(f"bundle {self.digest[:12]} can't be read: {error}") from None
-        _check(self.digest, version, files)
+        _check_files(self.digest, version, files)
         return files
 
 
-def _check(digest: str, version: object, files: Mapping[str, File]) -> None:
+def _check_files(digest: str, version: object, files: Mapping[str, File]) -> None:
     if not is_version(version, _VERSION):
         raise CodeRefused(
             f"bundle {digest[:12]} has version {version!r}; this mqtune reads version {_VERSION}: upgrade mqtune here"

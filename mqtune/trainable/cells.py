@@ -142,7 +142,9 @@ def cell_of(trainable: object) -> Cell | None:
             f"trainable {name!r} is sent to workers as source, but some values that it uses can't be sent: {'; '.join(writer.problems)}. "
             f"{ways_out}"
         )
-    return Cell(spec, f"{module}.py", writer.text.encode(), _root(trainable, writer), writer.script, writer.values)
+    return Cell(
+        spec, f"{module}.py", writer.text.encode(), _code_root_of(trainable, writer), writer.script, writer.values
+    )
 
 
 def _name_of(trainable: UserObject) -> str:
@@ -162,7 +164,7 @@ def _check_call(trainable: Callable[..., object], module: str, name: str) -> Non
         raise TrainableNotFound(f"trainable {name!r} can't be called with a config: {error}") from None
 
 
-def _root(trainable: object, writer: _Writer) -> Path:
+def _code_root_of(trainable: object, writer: _Writer) -> Path:
     if writer.script:
         return writer.script_root
     home = sys.modules.get(home_of(trainable))
@@ -207,7 +209,7 @@ class _Writer:
         """Write a callable as a function with this name."""
         path = name if isinstance(target, FunctionType | functools.partial | MethodType) else "self"
         written = self._expression(target, path)
-        self._import("mqtune.trainable.rebuild", _REBUILD)
+        self._add_import("mqtune.trainable.rebuild", _REBUILD)
         self._parts.append(f"{name} = {_REBUILD}.as_function({written}, __name__, {name!r})")
 
     # Names of a session.
@@ -272,11 +274,11 @@ class _Writer:
         if (plain := _plain_expression(value)) is not None:
             return _check_length(plain, kind)
         if isinstance(value, ModuleType):
-            return self._module(value)
+            return self._module_expression(value)
         if kind is FunctionType:
-            return self._function(value)
+            return self._function_expression(value)
         if kind is functools.partial:
-            return self._partial(value, path)
+            return self._partial_expression(value, path)
         if kind is MethodType:
             owner = self._expression(value.__self__, "self" if not isinstance(value.__self__, type) else path)
             return f"{owner}.{value.__func__.__name__}"
@@ -286,15 +288,16 @@ class _Writer:
             return f"{self._reference(kind, kind)}._make({self._container_expression([*value], path)})"
         if kind is SimpleNamespace:
             return self._add_variable(
-                value, f"{self._alias('types')}.SimpleNamespace(**{self._container_expression(vars(value), path)})"
+                value,
+                f"{self._import_alias('types')}.SimpleNamespace(**{self._container_expression(vars(value), path)})",
             )
         if isinstance(value, logging.Logger):
-            return f"{self._alias('logging')}.getLogger({value.name!r})"
+            return f"{self._import_alias('logging')}.getLogger({value.name!r})"
         if (kept := stored(value)) is not None:
-            return self._add_variable(value, self._store(kept.name, kept.content, kept.call))
+            return self._add_variable(value, self._store_file(kept.name, kept.content, kept.call))
         if isinstance(value, type) or hasattr(value, "__qualname__") or _import_line("", value) is not None:
             return self._reference(value, kind)
-        return self._instance(value, path)
+        return self._instance_expression(value, path)
 
     def _container_expression(self, value: UserObject, path: str) -> str:
         if isinstance(value, dict):
@@ -311,23 +314,23 @@ class _Writer:
         inner = ", ".join(texts)
         return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if len(texts) == 1 else f"({inner})"
 
-    def _store(self, name: str, content: bytes, call: str) -> str:
+    def _store_file(self, name: str, content: bytes, call: str) -> str:
         self.values[name] = content
         if sum(map(len, self.values.values())) > MOST_VALUE_BYTES:
             raise CannotTravel(f"with which the values are more than {MOST_VALUE_BYTES / 1e6:.0f} MB together")
-        self._import("mqtune.trainable.values", _VALUES)
+        self._add_import("mqtune.trainable.values", _VALUES)
         return f"{_VALUES}.{call.format(f'{_VALUES}.beside(__file__, {name!r})')}"
 
-    def _partial(self, value: functools.partial[UserObject], path: str) -> str:
+    def _partial_expression(self, value: functools.partial[UserObject], path: str) -> str:
         given = [self._expression(value.func, _name_of(value.func))]
         given += [
             self._expression(argument, f"argument {number} of {path}") for number, argument in enumerate(value.args, 1)
         ]
         named = {name: self._expression(argument, name) for name, argument in value.keywords.items()}
         more = f"**{{{', '.join(f'{name!r}: {text}' for name, text in named.items())}}}"
-        return f"{self._alias('functools')}.partial({', '.join([*given, more] if named else given)})"
+        return f"{self._import_alias('functools')}.partial({', '.join([*given, more] if named else given)})"
 
-    def _instance(self, value: UserObject, path: str) -> str:
+    def _instance_expression(self, value: UserObject, path: str) -> str:
         kind = type(value)
         if why := _why_no_instance(kind):
             raise CannotTravel(f"{with_article(kind)}, {why}")
@@ -365,28 +368,28 @@ class _Writer:
         if module == "builtins":
             return str(path)
         self._write_changed_globals(value)
-        return f"{self._module(holder)}.{path}"
+        return f"{self._module_expression(holder)}.{path}"
 
-    def _module(self, module: ModuleType) -> str:
+    def _module_expression(self, module: ModuleType) -> str:
         if module is not self._main:
-            return self._alias(module.__name__)
+            return self._import_alias(module.__name__)
         spec = getattr(module, "__spec__", None)
         if spec is not None and spec.name != "__main__":
-            return self._alias(spec.name)
+            return self._import_alias(spec.name)
         if self._session:
             raise CannotTravel("the module __main__ of a notebook")
         if not self.script:
             self.script, self.script_root = below_root(Path(str(module.__file__)))
-            self._import("mqtune.trainable.rebuild", _REBUILD)
+            self._add_import("mqtune.trainable.rebuild", _REBUILD)
             self._parts.insert(0, f"{_MAIN} = {_REBUILD}.script(__file__, {self.script!r})")
         return _MAIN
 
-    def _alias(self, module: str) -> str:
+    def _import_alias(self, module: str) -> str:
         alias = f"_{module.replace('.', '_')}"
-        self._import(module, alias)
+        self._add_import(module, alias)
         return alias
 
-    def _import(self, module: str, alias: str) -> None:
+    def _add_import(self, module: str, alias: str) -> None:
         self._imports[f"import {module} as {alias}"] = None
 
     def _add_variable(self, value: object, text: str) -> str:
@@ -398,7 +401,7 @@ class _Writer:
 
     # Functions without a name in a file.
 
-    def _function(self, value: FunctionType) -> str:
+    def _function_expression(self, value: FunctionType) -> str:
         path, names = value.__qualname__, value.__globals__
         holder = next(
             (module for module in list(sys.modules.values()) if getattr(module, "__dict__", None) is names), None
@@ -417,8 +420,8 @@ class _Writer:
             self._define_used(ast.unparse(maker))
             place = ""
         else:
-            self._import("mqtune.trainable.rebuild", _REBUILD)
-            place = f"@{_REBUILD}.within({self._module(holder)})\n"
+            self._add_import("mqtune.trainable.rebuild", _REBUILD)
+            place = f"@{_REBUILD}.within({self._module_expression(holder)})\n"
         self._parts.append(place + ast.unparse(maker))
         name = self._add_variable(value, f"{maker.name}({', '.join(captured)})")
         if value.__defaults__:
@@ -478,7 +481,7 @@ class _Writer:
                 # For example a cache, which the trial fills itself.
                 del self.problems[before:]
                 continue
-            self._parts.append(f"{self._module(self._main)}.{used} = {text}")
+            self._parts.append(f"{self._module_expression(self._main)}.{used} = {text}")
 
 
 # Values.

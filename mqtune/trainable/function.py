@@ -164,10 +164,10 @@ def _as_metrics(value: object, source: str, current: Session) -> Metrics:
 
 
 def _has_all(reported: Metrics, metrics: Metrics) -> bool:
-    return all(name in reported and _same(reported[name], value) for name, value in metrics.items())
+    return all(name in reported and _is_same_value(reported[name], value) for name, value in metrics.items())
 
 
-def _same(reported: object, value: object) -> bool:
+def _is_same_value(reported: object, value: object) -> bool:
     # NaN is not equal to itself, but is the same value. Comparing arrays gives an array.
     try:
         return encode_value(reported) == encode_metric(value) or bool(reported == value)

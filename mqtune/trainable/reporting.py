@@ -87,13 +87,13 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
         refuse("report")
     pack_metrics(0.0, metrics)
     if checkpoint is not None:
-        _check(checkpoint)
+        _check_checkpoint(checkpoint)
     logger = logging.getLogger("mqtune.report")
     if not logger.hasHandlers():
         # Show the metrics in a plain script without logging.
         logger.addHandler(logging.StreamHandler(sys.stderr))
         logger.setLevel(logging.INFO)
-    logger.info("%s", "  ".join(f"{name}={_short(value)}" for name, value in metrics.items()))
+    logger.info("%s", "  ".join(f"{name}={_short_text(value)}" for name, value in metrics.items()))
 
 
 def ask(question: Metrics) -> object:
@@ -152,7 +152,7 @@ def save_checkpoint(checkpoint: Savable) -> None:
         return
     if NOTE in os.environ:
         refuse("save_checkpoint")
-    _check(checkpoint)
+    _check_checkpoint(checkpoint)
 
 
 def should_checkpoint() -> bool:
@@ -174,7 +174,7 @@ def get_context() -> Context:
     return Context() if current is None else current.context
 
 
-def _check(checkpoint: Savable) -> None:
+def _check_checkpoint(checkpoint: Savable) -> None:
     content = check_savable(checkpoint)
     if isinstance(content, dict):
         from mqtune.checkpoints import encode_dict  # noqa: PLC0415
@@ -182,5 +182,5 @@ def _check(checkpoint: Savable) -> None:
         encode_dict(content, {})
 
 
-def _short(value: object) -> str:
+def _short_text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)

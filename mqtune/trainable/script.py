@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -24,7 +24,7 @@ from mqtune.core.trial import AttemptEnd, Metrics
 from mqtune.trainable.json_reports import JsonReports
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.late_imports import check_batches
-from mqtune.trainable.process.output import flush
+from mqtune.trainable.process.output import flush, write_all
 from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, UNBUFFERED, Message, TrainableEnd
 from mqtune.trainable.process.relay import CONTEXT, address_of
@@ -125,8 +125,8 @@ class ScriptRun:
         streams = {output: (_STDOUT, self._lines)}
         try:
             with self._errors_to_pipe(streams):
-                process = self._start(theirs, inherited)
-            return self._ending(self._run_to_end(process, streams))
+                process = self._start_script(theirs, inherited)
+            return self._describe_end(self._run_to_end(process, streams))
         finally:
             for stream in streams:
                 os.close(stream)
@@ -168,7 +168,7 @@ class ScriptRun:
         self._save_last_files(code == 0)
         return code
 
-    def _start(self, output: int, channel: Channel) -> subprocess.Popen[bytes] | ForkedScript:
+    def _start_script(self, output: int, channel: Channel) -> subprocess.Popen[bytes] | ForkedScript:
         which = self._session.context
         values = (which.trial, which.attempt, which.experiment, which.folder, which.seat, which.seats, which.address)
         own = dict(zip(CONTEXT, map(str, values), strict=True))
@@ -236,11 +236,7 @@ class ScriptRun:
             data = os.read(stream, _READ_BYTES)
         except BlockingIOError:
             return True
-        # A full disk should not end the trial.
-        with suppress(OSError):
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(log, rest) :]
+        write_all(log, data)
         self._send_printed(lines.feed(data))
         return bool(data)
 
@@ -258,11 +254,11 @@ class ScriptRun:
             printed_at = metrics.get(_PRINTED_AT)
             now = time.time()
             try:
-                self._report(metrics, None, printed_at if isinstance(printed_at, float) else now)
+                self._send_report(metrics, None, printed_at if isinstance(printed_at, float) else now)
             except (TypeError, ReportTooLarge) as error:
                 sys.stderr.write(f"no report: {reprlib.repr(metrics)} was printed: {error}\n")
 
-    def _report(self, metrics: Metrics, checkpoint: State | Path | None, before: float) -> None:
+    def _send_report(self, metrics: Metrics, checkpoint: State | Path | None, before: float) -> None:
         if checkpoint is None and self._folder is not None:
             checkpoint = self._folder.take(self._session.draft, before)
         with self._interruptible():
@@ -299,13 +295,13 @@ class ScriptRun:
                 if self._stop is not None:
                     raise StopTrial(self._stop.action)
                 # The script waits for the answer, so no file in its folder is half written.
-                checkpoint = None if request["checkpoint"] is None else _content(request["checkpoint"])
-                self._report(request["metrics"], checkpoint, math.inf)
+                checkpoint = None if request["checkpoint"] is None else _checkpoint_content(request["checkpoint"])
+                self._send_report(request["metrics"], checkpoint, math.inf)
             case "imported":
                 check_batches(request["batches"])
                 current.imported += request["batches"]
             case "save":
-                current.save(_content(request["checkpoint"]))
+                current.save(_checkpoint_content(request["checkpoint"]))
             case "save_wanted":
                 return {"save_wanted": current.is_save_wanted()}
             case "action":
@@ -314,7 +310,7 @@ class ScriptRun:
                 return {"folder": str(current.draft())}
             case "fetch":
                 with self._interruptible():
-                    return {"checkpoint": _description(current.get_checkpoint())}
+                    return {"checkpoint": _describe_checkpoint(current.get_checkpoint())}
         return {}
 
     @contextmanager
@@ -337,7 +333,7 @@ class ScriptRun:
             self._signalled = False
             self._session.on_stop_signal()
 
-    def _ending(self, code: int) -> TrainableEnd:
+    def _describe_end(self, code: int) -> TrainableEnd:
         if code == 0:
             return TrainableEnd(AttemptEnd.COMPLETED)
         try:
@@ -352,12 +348,12 @@ class ScriptRun:
         return TrainableEnd(AttemptEnd.FAILED, "Killed", text, code=_KILLED + -code)
 
 
-def _content(checkpoint: Message) -> State | Path:
+def _checkpoint_content(checkpoint: Message) -> State | Path:
     data: State | None = checkpoint["data"]
     return Path(checkpoint["path"]) if data is None else data
 
 
-def _description(checkpoint: Checkpoint | None) -> Message | None:
+def _describe_checkpoint(checkpoint: Checkpoint | None) -> Message | None:
     if checkpoint is None:
         return None
     return {

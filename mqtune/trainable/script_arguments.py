@@ -163,13 +163,13 @@ def plain_arguments(config: Mapping[str, object]) -> list[str]:
     """
     arguments = []
     for name, value in config.items():
-        text = _text(name, value)
+        text = _argument_text(name, value)
         # Python's argparse takes -1e-05, -inf and -O2 for options.
         arguments += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
     return arguments
 
 
-def _text(name: str, value: object, *, as_json: bool = False) -> str:
+def _argument_text(name: str, value: object, *, as_json: bool = False) -> str:
     if as_json:
         text = json.dumps(value, ensure_ascii=False)
     else:
@@ -202,7 +202,7 @@ class _Field:
         return bool(self.flags[0])
 
     def text(self, value: object) -> str:
-        return _text(self.name, value, as_json=self.as_json)
+        return _argument_text(self.name, value, as_json=self.as_json)
 
     def flag(self, value: object) -> str:
         if value is None:

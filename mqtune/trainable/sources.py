@@ -150,20 +150,20 @@ def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:
 
 
 def _own_names(value: FunctionType) -> list[str]:
-    return [name for name, cell in _cells(value) if _content(name, cell) is value]
+    return [name for name, cell in _captured_cells(value) if _cell_content(name, cell) is value]
 
 
 def captured_values(value: FunctionType) -> list[tuple[object, str]]:
     """Return the values of a function's captured variables with their names, but not itself."""
     own = _own_names(value)
-    return [(_content(name, cell), name) for name, cell in _cells(value) if name not in own]
+    return [(_cell_content(name, cell), name) for name, cell in _captured_cells(value) if name not in own]
 
 
-def _cells(value: FunctionType) -> list[tuple[str, UserObject]]:
+def _captured_cells(value: FunctionType) -> list[tuple[str, UserObject]]:
     return list(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
 
 
-def _content(name: str, cell: UserObject) -> object:
+def _cell_content(name: str, cell: UserObject) -> object:
     try:
         return cell.cell_contents
     except ValueError:

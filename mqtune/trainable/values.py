@@ -78,10 +78,10 @@ def _size_of(value: UserObject) -> int:
 
 
 def _store_array(value: UserObject) -> StoredValue:
-    return StoredValue(_npy(value, value.dtype), ".npy", "array({})")
+    return StoredValue(_npy_bytes(value, value.dtype), ".npy", "array({})")
 
 
-def _npy(value: UserObject, dtype: UserObject) -> bytes:
+def _npy_bytes(value: UserObject, dtype: UserObject) -> bytes:
     import numpy as np  # noqa: PLC0415 - most trainables have no array
 
     if dtype.hasobject:
@@ -112,7 +112,7 @@ def _store_tensor(value: UserObject) -> StoredValue:
     # NumPy lacks some types, such as bfloat16, so the bytes travel.
     content = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
     call = f"tensor({{}}, {dtype!r}, {tuple(value.shape)!r}, requires_grad={value.requires_grad})"
-    return StoredValue(_npy(content, content.dtype), ".npy", call)
+    return StoredValue(_npy_bytes(content, content.dtype), ".npy", call)
 
 
 def tensor(path: Path, dtype: str, shape: tuple[int, ...], *, requires_grad: bool) -> UserObject:
@@ -129,7 +129,7 @@ def tensor(path: Path, dtype: str, shape: tuple[int, ...], *, requires_grad: boo
 
 
 def _store_frame(value: UserObject) -> StoredValue:
-    content = _arrow(value)
+    content = _arrow_bytes(value)
     _check_same(frame(io.BytesIO(content)), value)
     return StoredValue(content, ".arrow", "frame({})")
 
@@ -137,12 +137,12 @@ def _store_frame(value: UserObject) -> StoredValue:
 def _store_series(value: UserObject) -> StoredValue:
     if not isinstance(value.name, str | int | None):
         raise CannotTravel(f"a Series with the name {value.name!r}: give it a text")
-    content = _arrow(value.to_frame("values"))
+    content = _arrow_bytes(value.to_frame("values"))
     _check_same(series(io.BytesIO(content), value.name), value)
     return StoredValue(content, ".arrow", f"series({{}}, {value.name!r})")
 
 
-def _arrow(value: UserObject) -> bytes:
+def _arrow_bytes(value: UserObject) -> bytes:
     try:
         import pyarrow as pa  # noqa: PLC0415
     except ImportError:

@@ -14,17 +14,15 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Final, NoReturn
 
 from mqtune.trainable.process import footprint
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.exits import forget_exit_handlers, keep_main
+from mqtune.trainable.process.exits import close_files, exit_with_error, forget_exit_handlers, keep_main
 from mqtune.trainable.process.importer import serve
 from mqtune.trainable.process.late_imports import USUAL, is_library, preload
-from mqtune.trainable.process.output import flush
 from mqtune.trainable.spec import Function, carry
 
 #: Signals that Python ignores in a program. Programs started by ``subprocess`` have the system's defaults for these.
@@ -81,9 +79,7 @@ def fork_importer(channel: Channel, files: Collection[int], carried: Function | 
     try:
         _become_importer(channel, files, carried)
     except BaseException:  # noqa: BLE001 - no error may make it a second driver
-        traceback.print_exc()
-        flush()
-        os._exit(1)
+        exit_with_error()
 
 
 def _become_importer(channel: Channel, files: Collection[int], carried: Function | None) -> NoReturn:
@@ -98,10 +94,7 @@ def _become_importer(channel: Channel, files: Collection[int], carried: Function
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd != channel.fileno() and fd not in files:  # noqa: PLR2004 - standard input and outputs
-            # The list's own descriptor is closed already, which closerange ignores.
-            os.closerange(fd, fd + 1)
+    close_files({channel.fileno(), *files})
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     forget_exit_handlers()
     if carried is not None:

@@ -51,12 +51,12 @@ def describe_environment(modules: Iterable[str], files: Collection[str]) -> Envi
         "python": ".".join(map(str, sys.version_info[:3])),
         "platform": f"{machine.sysname}-{machine.release}-{machine.machine}",
         "mqtune": __version__,
-        "packages": _packages(modules),
-        "code": _hash(files),
+        "packages": _package_versions(modules),
+        "code": _hash_files(files),
     }
 
 
-def _packages(modules: Iterable[str]) -> dict[str, str]:
+def _package_versions(modules: Iterable[str]) -> dict[str, str]:
     installed: dict[str, str] | None = None
     packages: dict[str, str] = {}
     for name in dict.fromkeys(module.partition(".")[0] for module in modules):
@@ -66,9 +66,9 @@ def _packages(modules: Iterable[str]) -> dict[str, str]:
         if "site-packages" not in (getattr(module, "__file__", None) or ""):
             continue
         if installed is None:
-            installed = _installed()
+            installed = _installed_versions()
         # An attribute access could import more.
-        version = installed.get(_normal(name)) or vars(module).get("__version__")
+        version = installed.get(_normal_name(name)) or vars(module).get("__version__")
         if isinstance(version, str):
             packages[name] = version
         if len(packages) == _MAX_PACKAGES:
@@ -76,7 +76,7 @@ def _packages(modules: Iterable[str]) -> dict[str, str]:
     return packages
 
 
-def _installed() -> dict[str, str]:
+def _installed_versions() -> dict[str, str]:
     """Return the version of each installed distribution by its name, by listing folders alone."""
     versions: dict[str, str] = {}
     for folder in sys.path:
@@ -87,15 +87,15 @@ def _installed() -> dict[str, str]:
         for entry in names:
             if entry.endswith(_DIST_INFO):
                 name, _, version = entry.removesuffix(_DIST_INFO).rpartition("-")
-                versions.setdefault(_normal(name), version)
+                versions.setdefault(_normal_name(name), version)
     return versions
 
 
-def _normal(name: str) -> str:
+def _normal_name(name: str) -> str:
     return name.lower().replace("-", "_").replace(".", "_")
 
 
-def _hash(files: Collection[str]) -> str:
+def _hash_files(files: Collection[str]) -> str:
     """Return a hash of files' contents, and of their paths within their common folder."""
     if not files:
         return ""

@@ -13,7 +13,9 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import weakref
+from collections.abc import Collection
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
@@ -23,6 +25,7 @@ from mqtune.trainable.process.output import flush, flush_native
 _BUFFERED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 #: The type of an object of the standard library whose private parts are used here.
 _Internal = Any
+_STANDARD_ERROR: Final = 2
 #: Names of a program's main module.
 _OF_PROGRAM: Final = frozenset({"__main__", "__mp_main__"})
 #: Whether the main module belongs to this process, and not to the driver that it is a fork of.
@@ -53,6 +56,22 @@ def forget_exit_handlers() -> None:
         children._children = set()
         atexit.register(util._exit_function)
     atexit.register(logging.shutdown)
+
+
+def close_files(but: Collection[int]) -> None:
+    """Close this fork's descriptors, except for standard input and outputs and those in *but*."""
+    for fd in map(int, os.listdir("/dev/fd")):
+        if fd > _STANDARD_ERROR and fd not in but:
+            # The list's own descriptor is closed already, which closerange ignores.
+            os.closerange(fd, fd + 1)
+
+
+def exit_with_error() -> NoReturn:
+    """Print the current error, and end this process immediately, without exit handlers."""
+    with contextlib.suppress(Exception):
+        traceback.print_exc()
+    flush()
+    os._exit(1)
 
 
 def keep_main() -> None:
@@ -110,7 +129,7 @@ def release_frames(error: BaseException | None) -> None:
 def _clear_modules() -> None:
     """Delete the program's own modules, and clear those that are still referenced, as Python does."""
     newer = itertools.takewhile(lambda name: name != _last_inherited, reversed(sys.modules))
-    names = [*filter(_is_own, newer), *(_OF_PROGRAM & sys.modules.keys() if _owns_main else ())]
+    names = [*filter(_is_user_module, newer), *(_OF_PROGRAM & sys.modules.keys() if _owns_main else ())]
     # Weak, as this function must not keep a module alive.
     modules = [weakref.ref(sys.modules[name]) for name in names if isinstance(sys.modules[name], ModuleType)]
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
@@ -124,7 +143,7 @@ def _clear_modules() -> None:
                 content[name] = None
 
 
-def _is_own(name: str) -> bool:
+def _is_user_module(name: str) -> bool:
     return name not in _OF_PROGRAM and name.partition(".")[0] != "mqtune" and not is_library(name)
 
 

@@ -146,7 +146,7 @@ def take() -> Footprint:
     """Return this process's footprint, after ending the threads that libraries restart on demand."""
     mapped = memory_map()
     _end_openmp(mapped)
-    _end_monitors()
+    _end_tqdm_monitors()
     files = _open_files()
     threads = _python_threads()
     tracker_pid, tracker_fd = _shared_tracker()
@@ -213,28 +213,28 @@ def _differences(before: Footprint, after: Footprint) -> Iterator[Trace]:
     native = _unsafe_native_threads(after, after.native_threads - before.native_threads)
     _wait_for_end({*threads, *native})
     lasting = {native_id for native_id, _ in _python_threads()}
-    yield from (_trace("thread", name) for native_id, name in sorted(threads.items()) if native_id in lasting)
-    yield from (_trace("native thread", native[native_id]) for native_id in sorted(native.keys() & _native_ids()))
-    yield from (_trace("library", name) for name in sorted(after.libraries - before.libraries))
-    yield from (_trace("child", _name_of_process(pid)) for pid in sorted(after.children - before.children))
-    yield from (_trace("device", path) for path in sorted(after.devices - before.devices))
+    yield from (_make_trace("thread", name) for native_id, name in sorted(threads.items()) if native_id in lasting)
+    yield from (_make_trace("native thread", native[native_id]) for native_id in sorted(native.keys() & _native_ids()))
+    yield from (_make_trace("library", name) for name in sorted(after.libraries - before.libraries))
+    yield from (_make_trace("child", _name_of_process(pid)) for pid in sorted(after.children - before.children))
+    yield from (_make_trace("device", path) for path in sorted(after.devices - before.devices))
     yield from _unsafe_files(after.files - before.files)
     changed = [number for number, handler in after.handlers.items() if handler is not before.handlers[number]]
-    yield from (_trace("handler", signal_name(number)) for number in changed)
+    yield from (_make_trace("handler", signal_name(number)) for number in changed)
     if after.folder != before.folder:
-        yield _trace("folder", after.folder or "a deleted one")
+        yield _make_trace("folder", after.folder or "a deleted one")
 
 
-def _trace(kind: TraceKind, subject: str, way_out: str = "") -> Trace:
+def _make_trace(kind: TraceKind, subject: str, way_out: str = "") -> Trace:
     # A file name that is not Unicode can't be sent.
     return Trace(kind, subject.encode(errors="backslashreplace").decode(), way_out or _WORDS[kind][1])
 
 
 def _name_of_process(pid: int) -> str:
-    return _read(f"/proc/{pid}/comm") or str(pid)
+    return _read_text(f"/proc/{pid}/comm") or str(pid)
 
 
-def _read(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read().rstrip("\n")
@@ -281,7 +281,7 @@ def _end_openmp(mapped: str) -> None:
             ctypes.CDLL(path, os.RTLD_NOLOAD | os.RTLD_NOW).omp_pause_resource_all(_PAUSE_HARD)
 
 
-def _end_monitors() -> None:
+def _end_tqdm_monitors() -> None:
     for thread in threading.enumerate():
         if type(thread).__module__ == "tqdm._monitor":
             with contextlib.suppress(Exception):
@@ -306,7 +306,7 @@ def _unsafe_native_threads(after: Footprint, new: Collection[int]) -> dict[int, 
         return {}
     owners, unsafe, unknown = _Owners(), dict[int, str](), dict[int, str]()
     for native_id in new:
-        name = _read(f"/proc/self/task/{native_id}/comm")
+        name = _read_text(f"/proc/self/task/{native_id}/comm")
         if name in _FORK_SAFE_THREADS:
             continue
         try:
@@ -327,8 +327,8 @@ def _are_linear_algebra(native_ids: Iterable[int], names: Collection[str]) -> bo
     This is for systems that hide the stacks of threads. Each copy of OpenBLAS starts a thread for each core but one.
     The threads have the program's name.
     """
-    program = _read("/proc/self/comm")
-    nameless = sum(_read(f"/proc/self/task/{native_id}/comm") == program for native_id in native_ids)
+    program = _read_text("/proc/self/comm")
+    nameless = sum(_read_text(f"/proc/self/task/{native_id}/comm") == program for native_id in native_ids)
     copies = _mapped_paths(memory_map().lower(), "openblas")
     return set(names) == {program} and nameless <= len(copies) * ((os.cpu_count() or 1) - 1)
 
@@ -446,14 +446,14 @@ def _unsafe_files(new: Collection[OpenFile]) -> Iterator[Trace]:
             continue
         if stat.S_ISREG(mode):
             if (way_out := _way_out_of_file(path, flags, mappings)) is not None:
-                yield _trace("file", path, way_out)
+                yield _make_trace("file", path, way_out)
         elif stat.S_ISSOCK(mode):
             yield _describe_socket(fd)
         elif stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            yield _trace("device", path)
+            yield _make_trace("device", path)
         else:
             # A pipe, or a file without a type, such as the epoll of an event loop: "anon_inode:[eventpoll]".
-            yield _trace("pipe", "a pipe" if stat.S_ISFIFO(mode) else path.partition(":")[2].strip("[]") or path)
+            yield _make_trace("pipe", "a pipe" if stat.S_ISFIFO(mode) else path.partition(":")[2].strip("[]") or path)
 
 
 def _way_out_of_file(path: str, flags: int, mappings: Counter[tuple[str, str]]) -> str | None:
@@ -481,22 +481,22 @@ def _describe_socket(fd: int) -> Trace:
     try:
         borrowed = socket.socket(fileno=fd)
     except OSError:
-        return _trace("socket", "a socket")
+        return _make_trace("socket", "a socket")
     try:
         with contextlib.suppress(OSError):
             if borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                return _trace("listener", _address(borrowed.getsockname()) or "a socket")
+                return _make_trace("listener", _address_text(borrowed.getsockname()) or "a socket")
         with contextlib.suppress(OSError):
-            if peer := _address(borrowed.getpeername()):
-                return _trace("socket", f"a connection to {peer}")
-        return _trace("socket", "a socket")
+            if peer := _address_text(borrowed.getpeername()):
+                return _make_trace("socket", f"a connection to {peer}")
+        return _make_trace("socket", "a socket")
     finally:
         borrowed.detach()
         # If the user has set a default timeout, the new socket object has made it non-blocking.
         os.set_blocking(fd, is_blocking)
 
 
-def _address(name: object) -> str:
+def _address_text(name: object) -> str:
     match name:
         case (str(host), int(port), *_):
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

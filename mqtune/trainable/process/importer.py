@@ -37,7 +37,6 @@ import os
 import select
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -57,6 +56,7 @@ from mqtune.trainable.process.descendants import (
     reap,
 )
 from mqtune.trainable.process.environment import describe_environment
+from mqtune.trainable.process.exits import exit_with_error
 from mqtune.trainable.process.first_imports import first_imports
 from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch, EnvironmentReads, preload, without_packages
 from mqtune.trainable.process.life import Executed
@@ -184,11 +184,11 @@ class Importer:
             if not batches:
                 break
             # This scout had to import packages. With these imported, the next one measures the program alone.
-            _dismiss(scout)
+            scout.dismiss(_SCOUT_END_S)
             if not self._preload(batches):
                 return False
         if verdict["error"] is not None:
-            _dismiss(scout)
+            scout.dismiss(_SCOUT_END_S)
             return self._send_broken(*verdict["error"])
         becomes_importer = verdict["is_slow"] and verdict["is_clean"] and not program.spawns
         environment, files = verdict["environment"], unfrozen(verdict["files"])
@@ -203,7 +203,7 @@ class Importer:
         self._send_imported([*batches, *verdict["batches"]], files, environment)
         if becomes_importer:
             self._give_way(scout)
-        _dismiss(scout)
+        scout.dismiss(_SCOUT_END_S)
         return True
 
     def _give_way(self, scout: Child) -> NoReturn:
@@ -245,7 +245,7 @@ class Importer:
             self._executed = scout(channel, self._program, self._reads, self._before)
             _freeze_memory()
         except BaseException:  # noqa: BLE001 - no error of a scout may make it an importer
-            _exit_with_error()
+            exit_with_error()
 
     def _preload(self, batches: Iterable[Batch]) -> bool:
         """Import packages that trials import.
@@ -328,7 +328,7 @@ class Importer:
                 data=self._data,
             ).run()
         except BaseException:  # noqa: BLE001 - no error of a zygote may make it an importer
-            _exit_with_error()
+            exit_with_error()
         os._exit(0)
 
 
@@ -338,13 +338,6 @@ def _verdict_of(scout: Child) -> ScoutResult:
     if received is None:
         _end_as(os.waitpid(scout.pid, 0)[1])
     return cast("ScoutResult", received[0])
-
-
-def _dismiss(scout: Child) -> None:
-    """End a scout. Its exit handlers may run for a few seconds."""
-    scout.let_end(_SCOUT_END_S)
-    scout.end()
-    scout.close()
 
 
 def _redirect_output(output: int) -> None:
@@ -361,12 +354,6 @@ def _freeze_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _exit_with_error() -> NoReturn:
-    sys.stderr.write(traceback.format_exc())
-    flush()
-    os._exit(1)
 
 
 def _end_as(status: int) -> NoReturn:

@@ -93,20 +93,20 @@ class ImportWatch:
     """Records imported modules, with the changes of the environment before each."""
 
     def __init__(self) -> None:
-        self._first = self._last = _surroundings()
+        self._first = self._last = _current_environment()
         self._batches: list[tuple[dict[str, str], list[str]]] = []
 
     def begin(self) -> None:
         """Start recording imports, in all threads."""
-        self._first = self._last = _surroundings()
+        self._first = self._last = _current_environment()
         sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
         """Record an import, and leave finding the module to the other finders."""
-        now = _surroundings()
+        now = _current_environment()
         if now != self._last or not self._batches:
             self._last = now
-            self._batches.append((_changes(self._first, now), []))
+            self._batches.append((_changed_values(self._first, now), []))
         self._batches[-1][1].append(fullname)
 
     def end(self) -> list[Batch]:
@@ -128,7 +128,7 @@ def is_library(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names or bool(_INSTALLED.search(origin))
 
 
-def _surroundings() -> dict[str, str]:
+def _current_environment() -> dict[str, str]:
     environ: Any = os.environ
     # Not by an index, which ``EnvironmentReads`` would record as a read of the program.
     variables = {environ.decodekey(name): environ.decodevalue(value) for name, value in environ._data.items()}
@@ -138,7 +138,7 @@ def _surroundings() -> dict[str, str]:
     return {**variables, "": os.pathsep.join(map(str, sys.path))}
 
 
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+def _changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return {name: _hashed(name, after.get(name)) for name in sorted(names)}
 
@@ -151,7 +151,7 @@ def _hashed(name: str, value: str | None) -> str:
 def _are_in_effect(changes: Mapping[str, str]) -> bool:
     if not changes:
         return True
-    here = _surroundings()
+    here = _current_environment()
     return all(_hashed(name, here.get(name)) == value for name, value in changes.items())
 
 

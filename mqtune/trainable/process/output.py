@@ -134,8 +134,13 @@ def _temporary_file() -> int:
 def write_output(printed: Sequence[bytes]) -> None:
     """Write captured bytes to standard output and to standard error."""
     for fd, data in zip(_DESCRIPTORS, printed, strict=True):
-        # A full disk should not end the trial.
-        with contextlib.suppress(OSError):
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+        write_all(fd, data)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of *data* to a descriptor, or drop the rest if the disk is full."""
+    # A full disk should not end the trial.
+    with contextlib.suppress(OSError):
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]

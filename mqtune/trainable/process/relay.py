@@ -109,19 +109,19 @@ class RelayedSession:
         if checkpoint is None and self.next_checkpoint is not None:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
         portable = None if checkpoint is None else _portable(checkpoint)
-        self._ask({"do": "report", "metrics": plain, "checkpoint": portable})
+        self._send_request({"do": "report", "metrics": plain, "checkpoint": portable})
 
     def save(self, checkpoint: Savable) -> None:
         """Save a checkpoint without a report. This works after an order to end, too."""
-        self._ask({"do": "save", "checkpoint": _portable(checkpoint)})
+        self._send_request({"do": "save", "checkpoint": _portable(checkpoint)})
 
     def is_save_wanted(self) -> bool:
         """Return whether a checkpoint was requested and none has been saved since."""
-        return bool(self._ask({"do": "save_wanted"})["save_wanted"])
+        return bool(self._send_request({"do": "save_wanted"})["save_wanted"])
 
     def get_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint that this attempt starts from, as ``mqtune.get_checkpoint`` does."""
-        checkpoint = self._ask({"do": "fetch"})["checkpoint"]
+        checkpoint = self._send_request({"do": "fetch"})["checkpoint"]
         if checkpoint is not None and self._checkpoint is None:
             from mqtune.checkpoints import Checkpoint  # noqa: PLC0415
 
@@ -133,9 +133,9 @@ class RelayedSession:
 
     def draft(self) -> Path:
         """Return a new empty folder to write a checkpoint into."""
-        return Path(self._ask({"do": "draft"})["folder"])
+        return Path(self._send_request({"do": "draft"})["folder"])
 
-    def _ask(self, question: Mapping[str, object]) -> Message:
+    def _send_request(self, question: Mapping[str, object]) -> Message:
         if os.getpid() != self._pid:
             refuse("report", "trial's script")
         is_main = threading.get_ident() == self._main
@@ -169,7 +169,7 @@ class RelayedSession:
     def _handle_signal(self) -> None:
         if self._signalled and not self._was_told:
             self._was_told = True
-            raise self._record_stop(self._ask({"do": "action"})["action"])
+            raise self._record_stop(self._send_request({"do": "action"})["action"])
 
     def _record_stop(self, order: StopOrder) -> StopTrial:
         self._order = order

@@ -74,8 +74,8 @@ class Saver:
         if isinstance(content, dict):
             from mqtune.checkpoints import encode_dict  # noqa: PLC0415
 
-            return self._id(number, in_memory=True), encode_dict(content, counters)
-        name = self._id(number, in_memory=False)
+            return self._new_id(number, in_memory=True), encode_dict(content, counters)
+        name = self._new_id(number, in_memory=False)
         if self._is_first:
             self._opened_store().save(name, content, counters)
         if content in self._drafts:
@@ -84,7 +84,7 @@ class Saver:
             remove_folder(content)
         return name, None
 
-    def _id(self, number: int, *, in_memory: bool) -> CheckpointId:
+    def _new_id(self, number: int, *, in_memory: bool) -> CheckpointId:
         message = self._message
         return checkpoint_id(message["trial"], message["attempt"], number, in_memory=in_memory, claim=message["claim"])
 

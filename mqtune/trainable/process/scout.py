@@ -163,13 +163,13 @@ class OpenedFiles:
     def begin(self) -> None:
         """Record files from now on. The hook stays in this process, as Python removes none."""
         self._is_on = True
-        sys.addaudithook(self._note)
+        sys.addaudithook(self._record_open)
 
     def end(self) -> None:
         """Stop recording."""
         self._is_on = False
 
-    def _note(self, event: str, arguments: tuple[object, ...]) -> None:
+    def _record_open(self, event: str, arguments: tuple[object, ...]) -> None:
         if not self._is_on or event != "open":
             return
         path, _, flags = arguments

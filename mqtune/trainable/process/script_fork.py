@@ -8,22 +8,19 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from mqtune.trainable import main_module, reporting
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.exits import forget_exit_handlers, leave, release_frames
+from mqtune.trainable.process.exits import close_files, exit_with_error, forget_exit_handlers, leave, release_frames
 from mqtune.trainable.process.late_imports import ImportWatch
 from mqtune.trainable.process.output import restore_output
 from mqtune.trainable.process.program import seed_generators
 from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL
 from mqtune.trainable.process.relay import address_of
-
-_INPUT_AND_OUTPUTS: Final = (0, 1, 2)
 
 
 class ForkedScript:
@@ -76,8 +73,7 @@ def fork_script(
                     main_module.put_first(str(root))
                 _become_script(path, module, mask)
             except BaseException:  # noqa: BLE001 - no error of a script may make it its parent
-                traceback.print_exc()
-                os._exit(1)
+                exit_with_error()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return ForkedScript(pid)
@@ -89,10 +85,7 @@ def _prepare(environment: Mapping[str, str], output: int, channel: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.dup2(output, 1)
     own = os.dup(channel)
-    for fd in map(int, os.listdir("/dev/fd")):
-        if fd not in (*_INPUT_AND_OUTPUTS, own):
-            # The list's own descriptor is closed already, which closerange ignores.
-            os.closerange(fd, fd + 1)
+    close_files({own})
     os.set_inheritable(own, True)
     reporting.current = None
     restore_output()

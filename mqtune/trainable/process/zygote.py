@@ -104,6 +104,12 @@ class Child(NamedTuple):
         except ChildProcessError:
             return None
 
+    def dismiss(self, patience_s: float = _LEAVE_S) -> None:
+        """End the waiting process. Its exit handlers run first, for at most *patience_s* seconds."""
+        self.let_end(patience_s)
+        self.end()
+        self.close()
+
     def close(self) -> None:
         """Close its channel and its pidfd. A waiting process then exits."""
         self.channel.close()
@@ -317,9 +323,7 @@ class Zygote:
         if self.spare is not None:
             spare, self.spare = self.spare, None
             # Its exit handlers should run, since they delete temporary folders.
-            spare.let_end()
-            spare.end()
-            spare.close()
+            spare.dismiss()
 
     def children(self) -> list[Child]:
         """Return the processes that this zygote has made and not reaped."""
