@@ -254,7 +254,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         self._client = self._new_client(objective) if self._given is None else self._copy_client(self._given)
         self._experiment = experiment_of(self._client)
         for message in _WARNINGS if not objective.is_single else ():
-            # For good, as Ax issues them later, from another thread.
+            # Not only for a block, as Ax issues them later, from another thread.
             warnings.filterwarnings("ignore", message, module=r"ax\.")
         if self._strategy not in METHODS:
             self._strategy.experiment = self._experiment

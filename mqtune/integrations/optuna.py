@@ -185,7 +185,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         }
         self._distributions = {path: shown.distribution for path, shown in self._shown.items()}
         self._storage = LevelStorage()
-        # For good, as they come later, from another thread. mqtune gives these arguments, and not the user.
+        # Not only for a block, as they come later, from another thread. mqtune gives these arguments, and not the user.
         warnings.filterwarnings(
             "ignore",
             "Argument ``(group|multivariate|constant_liar|constraints_func)``",

@@ -89,7 +89,6 @@ def shown_to_sampler(domain: Domain, *, is_named: bool) -> Shown:
     positions, numbers of steps, or shares.
 
     Args:
-        domain: the domain.
         is_named: whether the sampler was given some of the domain's values. Then the form has these values.
 
     Raises:

@@ -190,7 +190,6 @@ def signature(key: str, digest: str, signed: str = "bundle") -> str:
     """Return the signature of a bundle or submission, which proves that its sender has the key.
 
     Args:
-        key: the key for code.
         digest: hash of the bundle or submission.
         signed: the kind of the signed thing, such as "bundle".
     """

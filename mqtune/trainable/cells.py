@@ -495,7 +495,7 @@ def _value_at(names: Mapping[str, object], path: str) -> object:
 def _import_line(name: str, value: object) -> str | None:
     if isinstance(value, ModuleType):
         return f"import {name}" if value.__name__ == name else f"import {value.__name__} as {name}"
-    # NumPy's functions, for example, state their home under a different name.
+    # NumPy's functions, for example, name another module than the one that defines them.
     module, home = getattr(value, "__module__", None), getattr(value, "__name__", None) or name
     if not isinstance(module, str) or module == "__main__":
         return None

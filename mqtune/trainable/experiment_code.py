@@ -54,7 +54,6 @@ def read_code(
     the result is its own file alone. It is empty if the trainable's file is missing.
 
     Args:
-        spec: the trainable.
         code_root: the folder to which the search is limited.
         written: path and content of the trainable's module, if it is not on the disk.
         script: a script that the written module executes.

@@ -29,7 +29,6 @@ def source_of(name: str, value: Callable[..., object]) -> str:
 
     Args:
         name: the variable that has the function or class as its value.
-        value: the function or class.
 
     Raises:
         NoSource: the source is unknown.
@@ -187,7 +186,6 @@ def submodules_in(source: str, name: str, module: str) -> Iterator[str]:
     """Yield an import line for each submodule that a source uses, such as ``a.b`` in ``a.b.c()``.
 
     Args:
-        source: the source.
         name: the name of the package's module in it.
         module: the real name of that module.
     """

@@ -167,8 +167,7 @@ class TrainableSpec:
 
         Args:
             trainable: a class, or another object that takes a config.
-            name: its name.
-            home: name of its original module, which need not exist.
+                home: name of its original module, which need not exist.
         """
         spec = cls(name, kind="class" if isinstance(trainable, type) else "function", is_carried=True)
         return spec._placed_in(sys.modules.get(home))

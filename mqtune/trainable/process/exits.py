@@ -86,7 +86,7 @@ def keep_main() -> None:
 def flush_all() -> None:
     """Flush the standard streams and all other files."""
     flush()
-    # Python does not flush a file that is deleted together with the objects that refer to it.
+    # Python does not flush all files when the objects that refer to them are deleted together.
     for file in gc.get_objects():
         if issubclass(type(file), _BUFFERED):
             with contextlib.suppress(Exception):

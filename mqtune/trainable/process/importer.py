@@ -92,7 +92,6 @@ class Importer:
 
     Args:
         channel: to the worker.
-        program: the program.
         batches: the late imports of its earlier trials.
         varies: the environment variables that differ between slots.
         refused: packages that must not be imported, since no zygote could be forked afterwards.

@@ -58,7 +58,6 @@ class Life:
 
     Args:
         channel: to the zygote.
-        program: the program.
         executed: the program as the importer has executed it. None if this process executes it.
     """
 

@@ -52,8 +52,6 @@ def fork_script(
     """Start a script in a fork of this process.
 
     Args:
-        path: the script's file.
-        arguments: the script's arguments.
         environment: additional environment variables.
         output: descriptor for its standard output.
         channel: the script's end of its channel to this process.

@@ -127,7 +127,6 @@ class Session:
     """One attempt in its process: it sends messages to the worker, and gets orders from it.
 
     Args:
-        message: the start message.
         fds: the write end of the pipe to the worker, and the read end of the control pipe. The first blocks, so a full
             pipe makes ``report`` wait. The second does not block.
     """
@@ -244,8 +243,7 @@ class Session:
         """Send one report, as ``mqtune.report`` does.
 
         Args:
-            metrics: names and values.
-            checkpoint: a dict, a folder or a fetched checkpoint. It is saved before the report is sent.
+                checkpoint: a dict, a folder or a fetched checkpoint. It is saved before the report is sent.
             counters: the counters to save with the checkpoint; None for the session's own.
             is_question: whether to wait for the driver's answer.
         """

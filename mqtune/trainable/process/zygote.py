@@ -146,7 +146,6 @@ class Zygote:
 
     Args:
         channel: to the worker.
-        program: the program that trials execute.
         executed: the program as the importer has executed it. None if each process executes it.
         signals: the signal mask and the handler for trials.
         spawn: returns the command line of a spare, given its channel's descriptor. None to fork spares.

@@ -40,7 +40,7 @@ def test_what_is_no_bundle_is_refused():
         (Bundle(good.digest, b"\0" * 9), "damaged"),
         (Bundle(good.digest, Bundle.of({"a.py": File(b"2")}).data), "does not match its hash"),
         (Bundle(good.digest, zlib.compress(bytes(2 * MOST_BYTES))), "does not match its hash"),
-        (bundle_of(["a", "text", False]), "not a file"),
+        (bundle_of(["a", "text", False]), "not a relative path of a plain file"),
         (bundle_of(["a", b""]), "can't be read"),
         (bundle_of(version=2), "version 2.*upgrade"),
         (bundle_of(["a", bytes(MOST_BYTES + 1), False]), "32 MiB"),
