@@ -360,9 +360,9 @@ class AxSearcher(ModelSearcher[_AxRecord]):
             self._experiment.data = data
 
     def _named_strategy(self) -> Any:
-        """Return a new named strategy, positioned after the existing trials.
+        """Return a new strategy of the named kind, positioned after the existing trials.
 
-        A reused one would have state, such as its last model, that is lost with the driver.
+        The state of a reused one, such as its last model, would be lost with the driver.
         """
         stopped = len(self._experiment.trials_by_status[Status.EARLY_STOPPED])
         with quiet():

@@ -46,7 +46,7 @@ class MqtuneCallback(Callback):
         return None if folder is None else str(folder / _FILE)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report, if reports are made by epoch."""
+        """Report the epoch's metrics, unless reports are made by validation."""
         if self._on == "epoch":
             self._report(trainer)
 

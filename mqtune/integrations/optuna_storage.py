@@ -105,7 +105,7 @@ class DeferredStorage(BaseStorage):
         self._pending[trial_id, *change] = write
 
     def take_over(self, trial_id: int) -> FrozenTrial:
-        """Return a trial. Unless it has ended, its further changes are deferred, as it runs here now."""
+        """Return a trial. If it has not ended, defer its further changes, as this process runs it now."""
         trial = self.get_trial(trial_id)
         if trial_id not in self._own and not trial.state.is_finished():
             trial = copy.deepcopy(trial)

@@ -126,7 +126,7 @@ def _print_error(error: BaseException, trace: TracebackType | None) -> None:
 
 
 def _from_script(trace: TracebackType | None, path: Path) -> TracebackType | None:
-    """Return a traceback from the script's first frame on, or None for a syntax error."""
+    """Return the part of a traceback from the script's first frame on. None for a syntax error."""
     while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
         trace = trace.tb_next
     return trace
