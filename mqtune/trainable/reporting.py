@@ -1,7 +1,4 @@
-"""Functions that a trainable calls while it runs, such as ``report``.
-
-Outside a trial they can be called, too, for instance to try a function.
-"""
+"""Functions that a running trainable calls, such as ``report``. They work outside a trial, too."""
 
 from __future__ import annotations
 

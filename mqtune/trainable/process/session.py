@@ -330,10 +330,7 @@ class Session:
         return checkpoint
 
     def end(self, body: bytes) -> None:
-        """Send how the trainable ended, as the last message.
-
-        Threads that still run get StopTrial from their next call.
-        """
+        """Send how the trainable ended, as the last message. Later calls raise StopTrial."""
         with self._lock:
             self._send(FRAME_END, body)
             # Another thread's report may wait for the lock. It must not follow the end.
@@ -341,10 +338,7 @@ class Session:
         self._order = "stop"
 
     def on_stop_signal(self, *_: object) -> None:
-        """Handle the stop signal: read the control pipe and raise StopTrial.
-
-        During a critical section this is delayed until its end.
-        """
+        """Read the orders and raise StopTrial, now or at the end of a critical section."""
         self._signalled = True
         if not self._busy:
             self._handle_signal()

@@ -286,10 +286,7 @@ class Zygote:
         return spare or self._make_process()
 
     def runs(self, pid: int) -> bool:
-        """Whether the process with this id runs the current trial.
-
-        A signal for an ended trial must not hit the next one.
-        """
+        """Whether the process with this id runs the current trial, and not an ended one."""
         # No other process can have the id, as it is not reaped yet.
         return self.process is not None and self.process.pid == pid
 
@@ -374,12 +371,9 @@ def fork_child(become: Callable[[int, Channel], None]) -> Child | None:
 
 
 def spawn_child(command: Callable[[int], list[str]], begin: Mapping[str, object], mask: Collection[int] = ()) -> Child:
-    """Start a Python interpreter, and send it its first message.
+    """Start a Python interpreter with blocked signals, and send it its first message.
 
-    Args:
-        command: returns the interpreter's command line, given its channel's descriptor.
-        begin: the first message.
-        mask: signals that the interpreter finds blocked.
+    *command* returns its command line, given its channel's descriptor.
     """
     ours, theirs = Channel.pair()
     os.set_inheritable(theirs.fileno(), True)
