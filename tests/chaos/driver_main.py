@@ -103,6 +103,7 @@ def tuner_of(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
         space,
         metric="loss",
         mode="min",
+        searcher=plan["searcher"],
         scheduler=Watched(scheduler_of(plan), told),
         resources=mqtune.Resources(cpus=plan["cpus"], gpus=plan["gpus"], **plan["gang"]),
         max_trials=plan["max_trials"],
