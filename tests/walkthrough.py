@@ -1,4 +1,4 @@
-"""Pages that are walked through as a reader would: their files are written, their commands typed, and what they show comes."""
+"""Walk through pages as a reader would: write their files, type their commands, and expect the output that they show."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Walkthrough:
 
     A block with a title is a file of that name. A ``console`` block is typed in, and each line that it shows has to be printed;
     in such lines ``…`` stands for anything, a number for any number and spaces for any spaces. One whose title begins with
-    "Terminal" stays open: once what it shows is printed, the page goes on. ``pip`` is not run, and port 6379 is a free one.
+    "Terminal" stays open: once its output is printed, the page continues. ``pip`` is not run, and port 6379 is a free one.
 
     Args:
         folder: a new folder.

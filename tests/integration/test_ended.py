@@ -1,4 +1,4 @@
-"""``mqtune archive --ended`` and ``gc --ended``: what ended long ago leaves a broker, and nothing else does."""
+"""``mqtune archive --ended`` and ``gc --ended`` remove experiments that ended long ago from a broker, and no others."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other(
     assert "kept: three" in said
     assert Results.load("one").outcome == "finished"
 
-    # Whoever wants them gone needs no chapter.
+    # Deleting needs no chapter.
     broker.said("gc", "--ended", "30d", "--yes")
     assert broker.names() == set()
 

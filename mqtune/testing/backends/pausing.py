@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqtune.core.trial import AttemptEnd, TrialStatus
+from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
 from mqtune.driver.options import RunOptions
 from mqtune.testing.backends.world import (
     Tune,
@@ -14,6 +14,7 @@ from mqtune.testing.backends.world import (
     reports_of,
 )
 from mqtune.testing.play import ENDLESS, played
+from mqtune.tuner import Tuner
 
 
 class PausingContract(TunerTests):
@@ -99,19 +100,13 @@ class PausingContract(TunerTests):
         drive(tuner, lambda: len(tuner.running_trials) == 2)
         source = await_reports(tuner, 30, "0002")
         trial = tuner.trial("0001").record
-        for attempt, is_paused in ((2, False), (3, True)):
-            if is_paused:
-                tuner.trial(trial).pause()
-                drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
-            saved_at = last_step(source)
 
-            tuner.trial(trial).restart({"x": 6.0}, source=source.id)
-            drive(tuner, lambda attempt=attempt: trial.attempt.number == attempt and trial.attempt.reports)
+        _restart(tuner, trial, source)
+        tuner.trial(trial).pause()
+        drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
+        _restart(tuner, trial, source)
 
-            assert (trial.attempt.source, trial.config["x"]) == (source.id, 6)
-            assert reports_of(tuner, trial, attempt)[0] == saved_at + 1
-            assert trial.last_metrics["loss"] == 6 / last_step(trial)
-            assert source.status is TrialStatus.RUNNING
+        assert source.status is TrialStatus.RUNNING
 
     def test_a_running_trial_saves_on_request(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS, every_s=60))
@@ -140,3 +135,15 @@ class PausingContract(TunerTests):
         assert second.trial("0002").record.attempt.number == 1
         assert resumed.attempt.checkpoint == paused.checkpoint
         assert reports_of(second, resumed, 2)[0] > 1
+
+
+def _restart(tuner: Tuner, trial: Trial, source: Trial) -> None:
+    """Restart a trial from a checkpoint of another one, and await its first report."""
+    attempt, saved_at = trial.attempt.number + 1, last_step(source)
+
+    tuner.trial(trial).restart({"x": 6.0}, source=source.id)
+    drive(tuner, lambda: trial.attempt.number == attempt and trial.attempt.reports)
+
+    assert (trial.attempt.source, trial.config["x"]) == (source.id, 6)
+    assert reports_of(tuner, trial, attempt)[0] == saved_at + 1
+    assert trial.last_metrics["loss"] == 6 / last_step(trial)

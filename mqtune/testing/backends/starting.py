@@ -59,7 +59,7 @@ class StartingContract(TunerTests):
         assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.FAILED, AttemptEnd.COMPLETED]
         assert (reports_of(tuner, trial, 1), reports_of(tuner, trial, 2)) == ([1, 2, 3], [4, 5])
         assert "failed as planned after step 3" in trial.attempts[0].error
-        # The output is that of the last attempt.
+        # Each attempt has an output of its own; the last one is shown.
         lines = (tuner.trial(trial).stdout(), tuner.trial(trial).stderr())
         printed = (["continues after step 3"], ["and says so"])
         assert lines == (printed if self.runs_processes else ([], []))
