@@ -71,17 +71,6 @@ IN_C: Final = r"""
         return 0;
     }
     """
-IN_R: Final = """
-    #!/usr/bin/env Rscript
-    rate <- as.numeric(sub("--lr=", "", grep("^--lr=", commandArgs(trailingOnly = TRUE), value = TRUE)))
-    print(paste("loss:", format(rate * 2, digits = 17)))
-    """
-#: Takes and prints the same, where there is no R.
-LIKE_R: Final = """
-    #!/bin/sh
-    case $1 in --lr=*) ;; *) exit 2 ;; esac
-    awk "BEGIN { printf \\"[1] \\\\\\"loss: %.17g\\\\\\"\\\\n\\", ${1#--lr=} * 2 }"
-    """
 
 
 class Case(NamedTuple):
@@ -124,13 +113,6 @@ CASES: Final = {
         lambda config: config["r"] * config["w"] / 3,
         3,
     ),
-    "r": Case(
-        ("--minimize", "loss", "--pattern", r'\[1\] "loss: (?P<loss>[^"]+)"'),
-        ("./train.R", "--lr=~quniform(0.25, 2, 0.25)"),
-        "loss",
-        lambda config: config["lr"] * 2,
-        1,
-    ),
 }
 
 
@@ -146,7 +128,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     write(folder / "train.py", ARGPARSE)
     write(folder / "with_hydra.py", HYDRA)
-    write(folder / "train.R", IN_R if shutil.which("Rscript") else LIKE_R)
     if compiler := shutil.which("cc") or shutil.which("gcc"):
         subprocess.run([compiler, "-o", folder / "in_c", write(folder / "in_c.c", IN_C)], check=True)
     return folder
@@ -174,7 +155,7 @@ def the_results() -> Results:
     return Results.load(name)
 
 
-@pytest.mark.parametrize(("case", "place"), [("argparse", "here"), ("c", "here"), ("hydra", "fleet"), ("r", "fleet")])
+@pytest.mark.parametrize(("case", "place"), [("argparse", "here"), ("c", "here"), ("hydra", "fleet")])
 def test_a_program_is_tuned_without_a_changed_line(
     case: str, place: str, project: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -333,7 +314,7 @@ def test_a_metric_that_never_appears_ends_the_run_with_the_output(
     code: str, options: tuple[str, ...], messages: tuple[str, ...], tmp_path: Path
 ) -> None:
     write(tmp_path / "train.py", code)
-    limits = ("--max-trials", "50", "--max-concurrent", "1", "--minimize", "loss", *options)
+    limits = ("--max-trials", "50", "--max-concurrent", "1", "--searcher", "random", "--minimize", "loss", *options)
 
     done = tuned(tmp_path, *limits, "--", "python", "train.py", "--lr", "~uniform(0, 1)")
 
@@ -346,7 +327,8 @@ def test_a_metric_that_never_appears_ends_the_run_with_the_output(
 def test_a_program_that_fails_is_told_with_its_last_errors(tmp_path: Path) -> None:
     write(tmp_path / "train.py", 'raise SystemExit("no such option: --lr")')
 
-    done = tuned(tmp_path, "--max-trials", "2", "--minimize", "loss", "--", "train.py", "--lr", "~uniform(0, 1)")
+    options = ("--max-trials", "2", "--searcher", "random", "--minimize", "loss")
+    done = tuned(tmp_path, *options, "--", "train.py", "--lr", "~uniform(0, 1)")
 
     assert done.returncode == 1
     assert "2 of 2 trials failed" in done.stderr
