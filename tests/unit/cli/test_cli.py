@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-import click
 import pytest
 from book import Book
 from click.testing import CliRunner
@@ -20,9 +18,6 @@ from simulation import tuner_on
 import mqtune
 from mqtune.cli import SECTIONS, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
-from mqtune.core.events import AttemptStarted
-from mqtune.core.trial import TrialId
-from mqtune.journal import made_mark, output_path
 
 VERBS: Final = [verb for verbs in SECTIONS.values() for verb in verbs]
 
@@ -105,36 +100,6 @@ def test_the_fleet_has_verbs_of_its_own(verb: str) -> None:
     assert shown.exit_code == 0
     assert shown.output.startswith(f"Usage: mqtune fleet {verb} ")
     assert f"  {verb} " in CliRunner().invoke(group, ["fleet", "--help"]).output
-
-
-def test_delete_has_few_options() -> None:
-    command = group.get_command(group.make_context("mqtune", [], resilient_parsing=True), "delete")
-
-    assert command is not None
-    assert len([each for each in command.params if isinstance(each, click.Option)]) == 5
-
-
-def test_show_prints_no_file_but_the_trials_output_whatever_its_journal_says(mqtune_home: Path, tmp_path: Path) -> None:
-    # An account that may append to the journal chooses the path, the host and the mark there.
-    (tmp_path / "id_rsa").write_text("secret")
-    root = mqtune_home / "logs"
-    printed = output_path(root, "mine", "0002", 1, "stdout")
-    printed.parent.mkdir(parents=True)
-    printed.write_text("printed by the trial")
-    book = Book(mqtune_home / "mine")
-    for trial, path in (("0001", tmp_path / "id_rsa"), ("0002", printed)):
-        book.stage(trial, start=False)
-        output = {
-            "stdout_path": str(path),
-            "stderr_path": str(root / ".." / ".." / "id_rsa"),
-            "log_mark": made_mark(root),
-        }
-        place = {"worker": "w1@host", "host": socket.gethostname(), "devices": ["0"], "at": book.now}
-        book.write(AttemptStarted(trial=TrialId(trial), attempt=1, **place, **output).encode())
-    book.save()
-
-    assert "secret" not in said("show", "mine", "1")
-    assert "printed by the trial" in said("show", "mine", "2")
 
 
 def curve(config: dict[str, float]) -> list[tuple[float, dict[str, float]]]:

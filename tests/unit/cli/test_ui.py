@@ -330,16 +330,6 @@ def test_a_missing_name_is_answered_with_the_nearest_one(served: Served):
     assert served.ask("/api/near?name=zzzz")[2] == {"name": ""}
 
 
-def test_rows_have_numbers_which_the_page_formats_by_column(served: Served):
-    served.login()
-
-    found = served.ask("/api/trials?name=mine&count=2")[2]
-
-    assert [row["cells"]["best"] for row in found["rows"]] == [0.2, 0.25]
-    assert (found["counts"], found["total"]) == ({"completed": 5}, 5)
-    assert found["rows"][0]["curve"] == [1.0, 0.2]
-
-
 @pytest.fixture
 def wide(mqtune_home: Path) -> Iterator[Served]:
     """Serve an experiment with 14 parameters. One has the name of a column, and one is a large number."""
@@ -370,12 +360,6 @@ def test_parallel_axes_have_names_for_conditions_and_the_asked_order(wide: Serve
     keys = [scale["key"] for scale in found["scales"]]
     # "status" alone would be the trial's own.
     assert keys[:2] == ["config.status", "p12"]
-
-
-def test_a_picture_of_selected_trials_has_no_other(wide: Served):
-    found = wide.ask("/api/picture?name=wide&kind=curves&of=0001&of=0003")[2]
-
-    assert [trace["name"] for trace in found["panels"][0]["data"]] == ["trial 0001", "trial 0003"]
 
 
 def test_only_experiments_that_were_named_are_shown(mqtune_home: Path, tmp_path: Path):
