@@ -136,26 +136,19 @@ def test_a_slot_that_another_experiment_has_is_not_free(world: World) -> None:
     assert (backend.offered(Resources(gpus=1)), backend.free(Resources(gpus=1))) == (3, 1)
 
 
-def test_workers_of_another_minor_version_are_warned_of_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.join(Resources(gpus=1), 1)
+def test_workers_of_another_minor_version_offer_nothing_and_are_warned_of_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.join(Resources(gpus=1), 1, version="99.1.0")
     backend = backend_of(Resources(gpus=1))
     backend.refresh()
 
+    assert (backend.slots, backend.offered(Resources(gpus=1)), backend.has_gpus()) == (0, 0, None)
+    assert backend.resource_string() == "no worker"
+    assert f"mqtune 99.1.0. This driver is mqtune {__version__}." in backend.why_no_slot()
     (warning,) = [record.getMessage() for record in caplog.records if "99.1.0" in record.getMessage()]
     assert f"takes no trial of this driver, which is {__version__}" in warning
     assert "docs/how-to/upgrade.md" in warning
-
-
-def test_workers_of_another_minor_version_offer_nothing(world: World) -> None:
-    world.join(Resources(gpus=1), 1, version="99.1.0")
-    backend = backend_of(Resources(gpus=1))
-
-    assert backend.slots == 0
-    assert backend.has_gpus() is None
-    assert backend.resource_string() == "no worker"
-    assert backend.offered(Resources(gpus=1)) == 0
-    assert f"mqtune 99.1.0. This driver is mqtune {__version__}." in backend.why_no_slot()
 
 
 def test_a_worker_whose_description_makes_no_sense_is_left_out(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -293,16 +293,3 @@ def test_what_a_trial_saved_and_never_reported_is_deleted(begin: Begin, store: D
     bench.driver.close()
 
     assert store.ids() == [named]
-
-
-def test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted(
-    begin: Begin, store: DirectoryStore
-) -> None:
-    bench = begin()
-
-    names = [save(bench, ONE, loss) for loss in (3.0, 1.0, 2.0, 5.0)]
-
-    kept = [names[1], names[3]]
-    assert list(bench.trial().checkpoints) == kept
-    assert dropped(bench) == [names[0], names[2]]
-    eventually(lambda: store.ids() == sorted(kept))

@@ -230,27 +230,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+NO_BOUND = ("latency < 10", "latency == 10", "2 * latency <= 10", "latency <= 0.9 * baseline", "<= 3", "latency <= nan")
+
+
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("metric", "says"),
     [
-        ("latency < 10", r'is not a metric, "<=" or ">=", and a number'),
-        ("latency == 10", r'is not a metric, "<=" or ">=", and a number'),
-        ("2 * latency <= 10", r'is not a metric, "<=" or ">=", and a number'),
-        ("latency <= 0.9 * baseline", r'is not a metric, "<=" or ">=", and a number'),
-        ("<= 3", r'is not a metric, "<=" or ">=", and a number'),
-        ("latency <= nan", r'is not a metric, "<=" or ">=", and a number'),
-        (3, "metric=3 is not"),
+        *((["loss", text], r'is not a metric, "<=" or ">=", and a number') for text in NO_BOUND),
+        (["loss", 3], "metric=3 is not"),
+        *((alone, r"bounds alone; give what .*: metric=\['loss', 'latency <= 10'\]") for alone in (LIMIT, [LIMIT])),
     ],
 )
-def test_a_constraint_that_can_not_be_meant_is_named_at_once(text: Any, says: str) -> None:
+def test_a_constraint_that_can_not_be_meant_or_stands_alone_is_named_at_once(metric: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        tuner_of(["loss", text])
-
-
-@pytest.mark.parametrize("alone", [LIMIT, [LIMIT]])
-def test_a_constraint_alone_is_nothing_to_optimise(alone: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"bounds alone; give what .*: metric=\['loss', 'latency <= 10'\]"):
-        tuner_of(alone)
+        tuner_of(metric)
 
 
 def test_where_all_but_the_metric_is_unknown_constraints_are_refused() -> None:
