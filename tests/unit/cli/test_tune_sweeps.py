@@ -51,39 +51,11 @@ def words_for(arguments: dict[str, Any], config: dict[str, Any]) -> list[str]:
     return ArgumentTemplate(arguments["trainable"].items).fill(config)
 
 
-def test_a_file_of_a_tutorial_is_read_as_it_is() -> None:
-    found = arguments_of(
-        """
-        program: train.py
-        name: sweep demo
-        method: bayes
-        metric:
-          goal: minimize
-          name: validation_loss
-        parameters:
-          learning_rate:
-            min: 0.0001
-            max: 0.1
-          batch_size:
-            values: [16, 32, 64]
-          epochs:
-            values: [5, 10, 15]
-          optimizer:
-            values: ["adam", "sgd"]
-        run_cap: 20
-        """
-    )
+def test_a_method_names_a_searcher_and_a_name_begins_that_of_the_experiment() -> None:
+    found = arguments_of({**SMALL, "parameters": ONE, "method": "bayes", "name": "sweep demo"})
 
-    assert found["space"] == {
-        "learning_rate": mqtune.uniform(0.0001, 0.1),
-        "batch_size": mqtune.choice([16, 32, 64]),
-        "epochs": mqtune.choice([5, 10, 15]),
-        "optimizer": mqtune.choice(["adam", "sgd"]),
-    }
-    assert (found["metric"], found["mode"]) == ("validation_loss", "min")
-    assert (found["searcher"], found["max_trials"], found["scheduler"]) == ("tpe", 20, None)
+    assert (found["searcher"], found["scheduler"]) == ("tpe", None)
     assert re.fullmatch(r"sweep-demo-[0-9a-f]{8}", found["name"])
-    assert words_for(found, {"learning_rate": 0.01, "optimizer": "sgd"}) == ["--learning_rate=0.01", "--optimizer=sgd"]
 
 
 def test_a_file_of_a_hydra_project_is_read_as_it_is() -> None:

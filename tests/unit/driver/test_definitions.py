@@ -152,8 +152,9 @@ def as_read(definition: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_experiment_of_version_0_1_continues_with_the_same_options(kept: dict[str, bytes]) -> None:
-    old = tuned().definition(None)
-    for name in ("timeout_s", "metric_required", "on_invalid_report"):
+    old = tuned(process=mqtune.Process(working_dir="code")).definition(None)
+    # Trials had no arguments and variables then.
+    for name in ("timeout_s", "metric_required", "on_invalid_report", "arguments", "env"):
         del old[name]
     old |= {"ttl_s": 1.5, "metric_from": "later", "on_odd_report": "fail"}
     limit = {"rule": "time_limit", "seconds": 60, "of": "driver"}
@@ -162,11 +163,11 @@ def test_an_experiment_of_version_0_1_continues_with_the_same_options(kept: dict
 
     again, _ = attach()
 
-    assert again.settings.process.timeout_s == 1.5
+    assert (again.settings.process.timeout_s, again.settings.process.working_dir) == (1.5, "code")
     assert again.settings.failures.metric_required == "eventually"
     assert again.settings.failures.on_invalid_report == "fail"
     # A changed rule would not decide on earlier reports.
-    assert again.definition(kept["x"]) == as_read(old)
+    assert again.definition(kept["x"]) == {**as_read(old), "arguments": [], "env": None}
 
 
 BROKER = "redis://:secret@nowhere:6379/0"
@@ -220,17 +221,6 @@ def test_what_was_created_is_gone_on_with_unchanged(kept: dict[str, bytes], opti
     assert [ours.suggest(TrialId("0001")) for _ in range(5)] == [theirs.suggest(TrialId("0001")) for _ in range(5)]
     assert again.settings.code_root == script.settings.code_root
     assert again.settings.on_loss == script.settings.on_loss
-
-
-def test_an_experiment_of_before_trials_had_arguments_and_variables_continues(kept: dict[str, bytes]) -> None:
-    old = tuned(process=mqtune.Process(working_dir="code")).definition(None)
-    del old["arguments"], old["env"]
-    kept["x"] = encode_value(old)
-
-    again, _ = attach()
-
-    assert again.settings.process.working_dir == "code"
-    assert again.definition(kept["x"]) == {**old, "arguments": [], "env": None}
 
 
 def test_an_experiment_whose_store_has_moved_continues_with_the_store_where_it_is_now(kept: dict[str, bytes]) -> None:
