@@ -66,9 +66,7 @@ def test_hooks_are_called_in_order_when_they_are_due_and_close_in_the_other() ->
 
 
 @pytest.mark.parametrize("broken", ["hear", "tick", "close"])
-def test_a_service_that_fails_is_a_reason_costs_no_other_its_call_and_is_called_again_later(
-    broken: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_service_is_a_reason_and_is_called_again_later(broken: str, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[str] = []
     clock = Clock()
     clock.now = 5.0

@@ -119,9 +119,7 @@ class Told(WorkerService):
 
 
 @pytest.mark.parametrize("broken", ["", *HOOKS[3:], "absent", "close"])
-def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
-    broken: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_hooks_are_called_in_order_also_after_an_error(broken: str, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[str] = []
     hooks = WorkerHooks([Told("first", calls, broken), WorkerService(), Told("second", calls)])
     plain = worker(pid=1, cpus=1)
@@ -310,7 +308,7 @@ def test_the_first_service_that_claims_an_attempt_does_so() -> None:
     assert WorkerHooks([WorkerService()]).claim(ATTEMPT, send) is None
 
 
-def test_an_attempt_whose_service_can_not_claim_it_goes_back_and_is_not_claimed_without_it(
+def test_an_attempt_returns_unclaimed_if_its_service_can_not_claim_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken, away = (service(claim=Mock(side_effect=kind("a bug"))) for kind in (RuntimeError, BrokerUnavailable))

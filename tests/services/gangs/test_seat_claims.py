@@ -82,9 +82,7 @@ def test_a_seat_is_held_until_the_others_are_taken_and_its_process_finds_them(mo
         ("revoked", RunResult(None, "not run: revoked")),
     ],
 )
-def test_a_seat_that_is_refused_says_why_and_goes_back_where_it_may_be_had_later(
-    answer: str, result: RunResult
-) -> None:
+def test_a_refused_seat_says_why_and_returns_if_it_may_be_free_later(answer: str, result: RunResult) -> None:
     attempt = Attempt("seated", answer)
 
     assert Gangs(LEASE_S, SEAT_S).claim(attempt.here, attempt.send) == result
@@ -92,9 +90,7 @@ def test_a_seat_that_is_refused_says_why_and_goes_back_where_it_may_be_had_later
 
 @pytest.mark.parametrize("last", ["left", GRANT])
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_seat_is_given_back_in_time_or_as_soon_as_it_is_to_end_unless_the_gang_has_begun(
-    last: Any, is_told: bool
-) -> None:
+def test_a_seat_is_given_back_in_time_or_when_it_is_to_end_before_its_gang_begins(last: Any, is_told: bool) -> None:
     attempt = Attempt("seated", "seated", "seated", last, ends_after=3 if is_told else 1000)
     # Up to half as long again, by chance.
     now = iter([0.0, 1.0, 44.0, 45.0])

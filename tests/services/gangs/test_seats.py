@@ -58,9 +58,7 @@ def seat(tmp_path: Path) -> Iterator[Seat]:
         ({"seat": 0, "seats": 1, "address": ""}, [None] * 8),
     ],
 )
-def test_each_seat_of_a_gang_finds_the_others_by_the_variables_of_torchrun(
-    seat: Seat, message: dict[str, Any], found: list[str | None]
-) -> None:
+def test_seats_find_each_other_by_variables(seat: Seat, message: dict[str, Any], found: list[str | None]) -> None:
     seen = []
 
     attempt = seat(**message)
@@ -70,9 +68,7 @@ def test_each_seat_of_a_gang_finds_the_others_by_the_variables_of_torchrun(
     assert seen == [found]
 
 
-def test_another_seat_reports_nothing_counts_its_reports_waits_for_no_decision_and_says_so_once(
-    seat: Seat, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_seat_counts_its_reports_and_sends_none(seat: Seat, capsys: pytest.CaptureFixture[str]) -> None:
     attempt = seat(sync="lockstep")
     last = []
 

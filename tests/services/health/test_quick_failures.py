@@ -106,9 +106,7 @@ STORIES = [
 
 
 @pytest.mark.parametrize(("story", "is_closed"), STORIES)
-def test_a_device_is_closed_by_failures_in_a_row_while_others_do_well(
-    worker: Callable[..., Worker], story: str, is_closed: bool
-) -> None:
+def test_failures_in_a_row_close_one_device(worker: Callable[..., Worker], story: str, is_closed: bool) -> None:
     here, there = worker("here"), worker("there")
     steps: dict[str, Callable[[], None]] = {
         "f": here.fail,
@@ -131,9 +129,7 @@ def test_a_device_is_closed_by_failures_in_a_row_while_others_do_well(
         )
 
 
-def test_each_probe_that_fails_doubles_the_pause_up_to_a_limit_and_one_that_does_well_ends_it(
-    worker: Callable[..., Worker], clock: Clock
-) -> None:
+def test_a_failed_probe_doubles_the_pause_and_a_good_one_ends_it(worker: Callable[..., Worker], clock: Clock) -> None:
     here = worker()
     here.running = [OTHER]
     here.fail(IN_A_ROW)
@@ -171,7 +167,7 @@ def test_a_quarantine_that_was_wrong_makes_its_experiment_prove_more(worker: Cal
     assert needed == [3, 6, 12, 24]
 
 
-def test_an_experiment_closes_one_device_by_its_word_and_further_ones_only_by_the_rule(
+def test_an_experiment_closes_one_device_alone_and_more_by_the_rule(
     worker: Callable[..., Worker], clock: Clock
 ) -> None:
     here, there = worker("here"), worker("there")

@@ -102,9 +102,7 @@ def test_a_trial_has_ended_only_when_its_devices_have_what_they_had_before(watch
     assert watched.changes == 0
 
 
-def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
-    watched: Watched, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_device_is_quarantined_until_it_has_memory(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     watched.memory.admit(At(0, ("0",)))
     watched.gpus.now["0"] = 5_100 * MB
 
@@ -162,9 +160,7 @@ def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(
     assert quarantined(watched.impairments) == {"0"}, "the first has left something"
 
 
-def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_memory_is_waited_for(
-    watched: Watched, tmp_path: Path
-) -> None:
+def test_a_kept_process_with_too_much_memory_is_named_and_waited_for(watched: Watched, tmp_path: Path) -> None:
     plan, memory, importers = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",))), watched.memory, Mock()
     hooks = WorkerHooks([memory])
     slots = [

@@ -133,9 +133,7 @@ def test_a_gpu_that_is_quarantined_has_no_room_for_anybody(tmp_path: Path) -> No
     most=st.integers(1, 4),
     steps=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30)), max_size=40),
 )
-def test_no_gpu_is_ever_promised_beyond_its_memory_and_none_with_room_is_refused(
-    tmp_path: Path, gpus: int, most: int, steps: list[tuple[int, int]]
-) -> None:
+def test_no_gpu_is_overbooked_or_left_idle(tmp_path: Path, gpus: int, most: int, steps: list[tuple[int, int]]) -> None:
     worker = Worker(tmp_path, gpus, most)
     running: list[tuple[Slot, int]] = []
 

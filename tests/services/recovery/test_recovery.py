@@ -106,9 +106,7 @@ def test_a_dict_that_an_earlier_driver_has_kept_is_put_back(tmp_path: Path, can_
 
 
 @pytest.mark.parametrize("when", ["before", "after", "before and after"])
-def test_an_experiment_whose_first_event_is_lost_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_an_experiment_begins_after_an_early_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     record, read = MemoryJournal.record, MemoryJournal.read
     lost: list[str] = []
 
@@ -259,9 +257,7 @@ def losing_within_writes(lose: Callable[[], None], patch: pytest.MonkeyPatch, rn
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_lost_the_experiment_ends_and_replays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_an_experiment_ends_after_any_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = random.Random(seed)
     bench = Bench(tmp_path, slots=3, max_trials=6, scheduler=rng.choice([Obedient, Moody]), lockstep=rng.random() < 0.3)
     bench.step()
@@ -358,9 +354,7 @@ def test_an_answer_and_an_order_to_save_are_given_again(tmp_path: Path) -> None:
     assert (bench.trial().attempt.number, bench.told(ONE)) == (2, "")
 
 
-def test_a_server_that_is_emptied_as_an_experiment_begins_does_not_get_the_earlier_one_of_its_name(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_emptied_server_gets_no_earlier_experiment_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     catch_up = JournalReader.catch_up
 
     def lose_and_catch_up(reader: JournalReader) -> Any:

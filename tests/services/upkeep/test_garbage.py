@@ -117,9 +117,7 @@ def test_what_somebody_begins_to_use_meanwhile_is_kept(redis_client: Any, redis_
 
 
 @pytest.mark.usefixtures("_left")
-def test_an_account_deletes_what_it_may_and_is_told_what_it_can_not_see(
-    redis_client: Any, redis_server: EmbeddedServer
-) -> None:
+def test_an_account_deletes_its_own_and_hears_what_is_hidden(redis_client: Any, redis_server: EmbeddedServer) -> None:
     before = names_and_keys(redis_client)
     with contextlib.closing(Accounts(redis_server.url)) as accounts:
         monitor, driver = accounts.make("monitor"), accounts.make("driver")

@@ -138,9 +138,7 @@ def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: 
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
-def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_for_is_named_and_ended_where_that_is_strict(
-    caplog: pytest.LogCaptureFixture, is_strict: bool
-) -> None:
+def test_a_trial_with_too_much_gpu_memory_is_named_or_ended(caplog: pytest.LogCaptureFixture, is_strict: bool) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         family = {os.getpid(): 3_000_000_000, child.pid: 5_100_000_000}
         greedy, modest = Run(shared_bytes=8_000_000_000), Run(shared_bytes=9_000_000_000)

@@ -136,9 +136,7 @@ def test_a_slot_that_another_experiment_has_is_not_free(world: World) -> None:
     assert (backend.offered(Resources(gpus=1)), backend.free(Resources(gpus=1))) == (3, 1)
 
 
-def test_workers_of_another_minor_version_offer_nothing_and_are_warned_of_once(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_workers_of_another_version_offer_nothing_and_warn_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.join(Resources(gpus=1), 1, version="99.1.0")
     backend = backend_of(Resources(gpus=1))
     backend.refresh()

@@ -216,9 +216,7 @@ def test_a_config_that_the_table_does_not_have_fails_its_trial(name: str, text: 
     ("asked", "status"),
     [(("set", {"journal_mb": 1}), TrialStatus.COMPLETED), (("end", {"now": True}), TrialStatus.EARLY_STOPPED)],
 )
-def test_trials_wait_with_their_reports_while_the_journal_is_full_until_it_has_room_or_they_are_stopped(
-    asked: tuple[str, dict[str, Any]], status: TrialStatus
-) -> None:
+def test_trials_with_reports_wait_for_a_full_journal(asked: tuple[str, dict[str, Any]], status: TrialStatus) -> None:
     simulation = Simulation(Simulated(curve(30)), run_options=RunOptions(journal_mb=0.001))
     driver = simulation.driver()
     while "journal is full" not in driver.waiting_for:

@@ -283,9 +283,7 @@ def test_a_spoilt_manifest(
     assert store.ids() == []
 
 
-def test_a_manifest_of_another_checkpoint_or_of_a_later_version_is_said_to_be_that_and_without_one_there_is_none(
-    store: CheckpointStore, source: Path, tmp_path: Path
-) -> None:
+def test_a_foreign_later_or_missing_manifest_is_named(store: CheckpointStore, source: Path, tmp_path: Path) -> None:
     store.save(saved_id(2), source, {})
     (tmp_path / "store" / saved_id(2)).rename(tmp_path / "store" / saved_id())
     with pytest.raises(CheckpointBroken, match=f"that of checkpoint {saved_id(2)}"):

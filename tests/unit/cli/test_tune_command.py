@@ -119,9 +119,7 @@ def test_a_program_that_trials_can_not_run_is_refused_with_the_way_out(words: li
         ([], 1, "the program is missing; write it last"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_before_anything_starts(
-    command: list[str], code: int, message: str, mqtune_home: Path
-) -> None:
+def test_mistakes_are_told_before_a_start(command: list[str], code: int, message: str, mqtune_home: Path) -> None:
     shown = said(*command)
 
     # Errors of mqtune's are printed by its main function.

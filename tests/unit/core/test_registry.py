@@ -112,9 +112,7 @@ def travelled(value: Any) -> Any:
     ("kind", "make"), [*((Scheduler, each) for each in SCHEDULERS), *((StopRule, each) for each in RULES)]
 )
 @pytest.mark.parametrize("is_bound", [False, True])
-def test_every_rule_is_made_again_from_its_description(
-    kind: type[Any], make: Callable[[], Any], is_bound: bool
-) -> None:
+def test_every_rule_is_rebuilt_from_its_description(kind: type[Any], make: Callable[[], Any], is_bound: bool) -> None:
     made = make()
     if is_bound:
         made.bind("loss", "min")

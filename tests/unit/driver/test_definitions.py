@@ -306,9 +306,7 @@ def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) 
     again.definition(kept["x"])
 
 
-def test_the_connection_of_attach_ends_if_an_argument_is_refused(
-    kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_argument_ends_the_connection(kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[BrokerDeployment] = []
     monkeypatch.setattr(BrokerDeployment, "close", lambda place: closed.append(place))
     kept["x"] = encode_value(tuned().definition(None))

@@ -87,7 +87,7 @@ def test_a_driver_keeps_its_lock_until_it_closes(tmp_path: Path) -> None:
         bench.step()
 
 
-def test_workers_know_what_to_do_without_a_driver_and_how_large_the_journal_may_be_before_a_trial_begins(
+def test_workers_know_the_limits_of_a_lost_driver_and_of_the_journal_before_a_trial(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path, on_driver_loss="stop", driver_loss_grace_s=7.0, journal_mb=2.0)
@@ -102,9 +102,7 @@ def test_workers_know_what_to_do_without_a_driver_and_how_large_the_journal_may_
     [(AttemptEnd.HANDED_BACK, 0, "ImportError"), (AttemptEnd.FAILED, 7, "TrainableNotFound")],
     ids=["its worker found out", "its process found out"],
 )
-def test_a_trainable_that_can_not_be_started_ends_the_run_at_the_first_trial_and_not_that_of_the_next_driver(
-    tmp_path: Path, how: AttemptEnd, pid: int, error_type: str
-) -> None:
+def test_an_unstartable_trainable_ends_the_run(tmp_path: Path, how: AttemptEnd, pid: int, error_type: str) -> None:
     bench = Bench(tmp_path, max_trials=9).step().start(ONE, is_ready=bool(pid))
 
     bench.end(ONE, how, pid=pid, error_type=error_type, error=f"{error_type}: no module named train")
@@ -224,9 +222,7 @@ def test_a_lease_that_runs_out_before_the_drivers_eyes_is_lost_at_once(bench: Be
 
 @pytest.mark.parametrize("was_away", [False, True])
 @pytest.mark.parametrize(("renews", "end"), [(True, None), (False, AttemptEnd.LOST)])
-def test_after_a_freeze_or_an_outage_workers_have_their_turn_before_their_leases_are_reaped(
-    bench: Bench, was_away: bool, renews: bool, end: AttemptEnd | None
-) -> None:
+def test_leases_last_after_an_outage(bench: Bench, was_away: bool, renews: bool, end: AttemptEnd | None) -> None:
     bench.worker.renew(list(bench.claims.values()), 0.0)
     bench.journal.outages += was_away
     bench.clock.now += LOOK_AT_LEASES_S if was_away else 2 * LEASE_S

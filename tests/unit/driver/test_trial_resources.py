@@ -206,9 +206,7 @@ def offered(settings: dict[str, Any]) -> tuple[Resources, int]:
     ],
     ids=str,
 )
-def test_the_slots_of_this_machine_fit_the_trials(
-    machine: Any, asked: Resources, slots: int | None, number: int
-) -> None:
+def test_local_slots_fit_the_trials(machine: Any, asked: Resources, slots: int | None, number: int) -> None:
     machine(8, ("0", "1", "2", "3"), 25_000)
 
     offer, found = offered(slot_settings(asked, slots))

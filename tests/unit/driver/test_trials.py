@@ -257,9 +257,7 @@ def test_a_trial_that_gives_way_is_told_once_to_hurry_when_its_driver_goes_and_n
         ((ONE, TWO), r"2 trials are paused \(0001, 0002\).*Obedient.*nobody is good enough"),
     ],
 )
-def test_a_scheduler_that_wants_nothing_while_nothing_runs_is_an_error_that_names_what_is_paused(
-    tmp_path: Path, paused: tuple[str, ...], says: str
-) -> None:
+def test_a_scheduler_that_resumes_nothing_is_an_error(tmp_path: Path, paused: tuple[str, ...], says: str) -> None:
     bench = Bench(tmp_path)
     if paused:
         bench.step().start(ONE).start(TWO)
@@ -362,9 +360,7 @@ def test_an_event_that_can_not_be_there_is_named_with_the_way_out(bench: Bench, 
     ],
 )
 @pytest.mark.parametrize("is_marked", [True, False])
-def test_no_file_but_the_attempts_output_is_read_whatever_its_journal_says(
-    bench: Bench, tmp_path: Path, path: str, *, is_marked: bool
-) -> None:
+def test_only_the_attempts_own_output_is_read(bench: Bench, tmp_path: Path, path: str, *, is_marked: bool) -> None:
     outputs = ("x/0001/2.stdout", "x/0001/1.stderr", "x/0002/1.stdout", "other/0001/1.stdout")
     for name in ("private/id_rsa", "private/1.stdout", "1.stdout", *(f"logs/{each}" for each in outputs)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -150,9 +150,7 @@ def test_an_attempt_gets_the_parameters_of_the_one_before_also_those_it_had_not_
     assert wire.study.trials[1].intermediate_values == {2: 1.0, 3: 1.0}
 
 
-def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_attribute_that_no_database_takes_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wire = Wire(monkeypatch, storage=f"sqlite:///{tmp_path}/study.db")
 
     def setting(trial: optuna.Trial) -> float:
@@ -173,9 +171,7 @@ def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
 
 
 @pytest.mark.filterwarnings("ignore:`optuna.terminator` module has been deprecated:FutureWarning")
-def test_an_objective_uploads_artifacts_and_says_scores_as_on_its_studys_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_objective_uploads_artifacts_and_sets_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Here, as it imports SciPy and scikit-learn.
     from optuna.terminator import report_cross_validation_scores
 
@@ -206,9 +202,7 @@ def test_an_objective_uploads_artifacts_and_says_scores_as_on_its_studys_machine
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_choices_that_are_tuples_stay_so_where_the_studys_storage_has_tuples(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tuples_stay_choices_where_the_storage_has_tuples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shapes = [(3, 4), [5, (6,)], ({"deep": (7, None)},), "none"]
     seen: list[object] = []
 

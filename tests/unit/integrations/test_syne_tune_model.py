@@ -69,9 +69,7 @@ def slow(scheduler: Halves) -> Iterator[SlowSearcher]:
     slow.background.close()
 
 
-def test_while_the_searcher_ponders_the_scheduler_decides_and_what_it_tells_waits(
-    scheduler: Halves, slow: SlowSearcher
-) -> None:
+def test_the_scheduler_decides_while_the_searcher_ponders(scheduler: Halves, slow: SlowSearcher) -> None:
     before = scheduler.rng.getstate()
     assert slow.is_ready(1) is False
     slow.background.take()

@@ -91,9 +91,7 @@ def test_an_entry_that_was_cut_off_by_a_crash_is_removed(tmp_path_factory: pytes
 
 @pytest.mark.parametrize("is_another", [False, True], ids=["this driver", "the next driver"])
 @pytest.mark.parametrize("room", [0, 1, 30, 500])
-def test_a_file_on_a_full_disk_has_whole_entries_and_says_that_it_lacks_some_until_it_has_them(
-    file: JournalFile, room: int, *, is_another: bool
-) -> None:
+def test_a_file_on_a_full_disk_has_whole_entries_only(file: JournalFile, room: int, *, is_another: bool) -> None:
     file.begin(ENTRIES[:2])
     with full_disk(file, room):
         for _ in range(2):

@@ -52,9 +52,7 @@ PLACE, BEGAN = process_mark().split(".")
     [described(2**22 + 1), described(os.getpid(), f"{PLACE}.{int(BEGAN) - 1}")],
     ids=["gone", "another's"],
 )
-def test_a_driver_that_died_on_this_machine_is_replaced_at_once_also_if_another_process_has_its_number(
-    server: MemoryServer, slept: list[float], description: str
-) -> None:
+def test_a_dead_local_driver_is_replaced(server: MemoryServer, slept: list[float], description: str) -> None:
     held_by(server, description)
 
     take_lock(MemoryJournal(server, "x"), "second", sleep=slept.append)
@@ -80,9 +78,7 @@ def test_a_living_driver_on_this_machine_is_not_waited_for(server: MemoryServer,
     ],
     ids=["of another name", "of the same name"],
 )
-def test_a_driver_on_another_machine_is_not_displaced(
-    server: MemoryServer, slept: list[float], description: str
-) -> None:
+def test_a_driver_elsewhere_is_not_displaced(server: MemoryServer, slept: list[float], description: str) -> None:
     first = held_by(server, description)
 
     def sleep(seconds: float) -> None:
@@ -97,9 +93,7 @@ def test_a_driver_on_another_machine_is_not_displaced(
 
 
 @pytest.mark.parametrize("description", ["", "somebody", "process x on y (z)", "process 1 on elsewhere pid:[1]"])
-def test_a_driver_that_died_elsewhere_or_says_nothing_of_itself_is_replaced_when_its_lock_has_run_out(
-    server: MemoryServer, slept: list[float], description: str
-) -> None:
+def test_a_remote_driver_is_replaced_after_its_lock(server: MemoryServer, slept: list[float], description: str) -> None:
     held_by(server, description)
 
     take_lock(MemoryJournal(server, "x"), "second", sleep=slept.append)

@@ -177,9 +177,7 @@ def test_of_many_trials_and_reports_some_are_drawn_and_the_best_is_among_them(bo
     assert time.process_time() - began < 20
 
 
-def test_names_that_say_nothing_are_refused_and_without_a_library_the_error_says_what_to_install(
-    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_unknown_names_and_missing_libraries_are_named(book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     book.run("0001", 1.0)
     results = results_of(book)
     plot = results.plot

@@ -66,9 +66,7 @@ def test_a_cost_that_no_report_has_is_a_mistake() -> None:
     gone=st.lists(st.integers(0, 39), max_size=4),
     factor=st.sampled_from([Fraction(2), Fraction(3), Fraction(5, 2)]),
 )
-def test_the_best_are_the_longest_prefix_within_their_share_of_the_cost(
-    trials: list[tuple[int, float]], gone: list[int], factor: Fraction
-) -> None:
+def test_the_best_fit_their_share_of_costs(trials: list[tuple[int, float]], gone: list[int], factor: Fraction) -> None:
     at = Table(bound(PromotionASHA(9, reduction_factor=float(factor), cost="dollars")))
     entered = []
     for number, (score, cost) in enumerate(trials):

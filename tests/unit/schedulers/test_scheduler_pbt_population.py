@@ -305,9 +305,7 @@ def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
 
 
 @given(rng=rngs, slots=st.integers(1, 9), fraction=st.sampled_from([0.2, 0.25, 0.5]))
-def test_what_a_generation_decides_does_not_depend_on_the_slots(
-    rng: random.Random, slots: int, fraction: float
-) -> None:
+def test_a_generation_decides_the_same_on_any_slots(rng: random.Random, slots: int, fraction: float) -> None:
     def noisy(config: Config, now: int) -> Metrics | None:
         return None if now > 12 else {"loss": random.Random(f"{config['lr']} {now}").random()}
 

@@ -183,9 +183,7 @@ async def later(trial: Trial, report: Report) -> bool:
     ("checkpoint", "source", "stops"),
     [("p-0001-1-1", None, True), ("p-0001-1-1", "0001", True), ("", None, False), ("p-0009-1-1", "0009", False)],
 )
-def test_a_later_attempt_keeps_the_values_of_its_own_checkpoint(
-    checkpoint: str, source: TrialId | None, stops: bool
-) -> None:
+def test_a_later_attempt_keeps_its_checkpoints_values(checkpoint: str, source: TrialId | None, stops: bool) -> None:
     rule = bound(TrialPlateau(num_results=2, grace_period=0))
     rule.stops_trial(trial(), Report(TrialId("0001"), 1, 1, T0, {"loss": 1.0}))
     again = trial(attempt=2)

@@ -23,7 +23,7 @@ def test_python_platform_and_mqtune_are_told_and_packages_by_their_distributions
     assert (found["packages"], found["code"]) == ({"msgpack": version("msgpack"), "pytest": version("pytest")}, "")
 
 
-def test_a_package_of_another_name_than_its_distribution_speaks_for_itself_and_40_are_told(
+def test_packages_named_unlike_their_distribution_are_told_up_to_40(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     many = {f"many{number}": str(number) for number in range(50)}

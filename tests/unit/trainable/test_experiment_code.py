@@ -132,9 +132,7 @@ def frozen(root: Path, spec: TrainableSpec = TRAIN) -> FrozenCode:
     return FrozenCode(root / ".code", resolve(spec, root, files))
 
 
-def test_what_is_frozen_is_imported_as_it_was_also_later_and_also_if_it_is_half_typed_now(
-    tmp_path: Path, path_of_imports: None
-) -> None:
+def test_frozen_code_is_imported_as_it_was_whatever_it_is_now(tmp_path: Path, path_of_imports: None) -> None:
     write(
         tmp_path,
         train="import frozen_one\ndef train(config):\n    import frozen_two\n",

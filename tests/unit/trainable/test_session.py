@@ -73,9 +73,7 @@ def pipe() -> Iterator[Pipe]:
         yield pipe
 
 
-def test_reports_are_frames_in_the_order_in_which_they_were_made_and_one_that_can_not_be_sent_leaves_nothing(
-    attempt: Session, pipe: Pipe
-) -> None:
+def test_reports_are_frames_in_their_order_and_a_refused_one_leaves_nothing(attempt: Session, pipe: Pipe) -> None:
     sent = [{"loss": number / 2, "far": math.inf, "note": "ü", "nested": {"a": [number, None]}} for number in range(5)]
     refused: list[Any] = [{"a": 1, "b": object()}, {"a": [1, object()]}, {1: 2}, {"a": 2**70}, None]
     for metrics, wrong in zip(sent, refused, strict=True):
@@ -224,9 +222,7 @@ def decided(pipe: Pipe, decide: Callable[[int], object]) -> Iterator[None]:
     thread.join(DEADLINE_S)
 
 
-def test_a_question_waits_for_its_answer_and_is_asked_again_without_one(
-    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
-) -> None:
+def test_a_question_waits_for_its_answer(attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path) -> None:
     open_attempt(pipe, control, tmp_path)
     answer = {"is": ["x", 1.5, None]}
     text = base64.b64encode(encode_value(answer)).decode()
@@ -365,9 +361,7 @@ def test_outside_a_trial_the_calls_do_no_harm(tmp_path: Path, caplog: pytest.Log
         (ValueError("no luck"), AttemptEnd.FAILED, "ValueError"),
     ],
 )
-def test_how_a_trainable_ended_is_told_by_what_it_raised(
-    attempt: Session, error: BaseException, end: AttemptEnd, kind: str
-) -> None:
+def test_an_end_is_told_by_its_error(attempt: Session, error: BaseException, end: AttemptEnd, kind: str) -> None:
     def trainable(_config: dict[str, Any]) -> None:
         raise error
 

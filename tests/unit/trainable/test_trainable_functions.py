@@ -127,9 +127,7 @@ def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere)
     assert seen == ["cleaned up"]
 
 
-def test_a_checkpoint_dir_becomes_the_checkpoint_of_the_next_report_and_is_given_to_the_next_attempt(
-    attempt: AttemptHere, tmp_path: Path
-):
+def test_a_checkpoint_dir_is_the_next_reports_checkpoint_and_the_next_attempts(attempt: AttemptHere, tmp_path: Path):
     found = []
 
     def train(config, checkpoint_dir=None):

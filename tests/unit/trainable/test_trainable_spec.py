@@ -82,9 +82,7 @@ NOT_ITS_OWN = "subprocess.call call process.run os.path.join OrderedDict __built
         ("Unfinished", "class", "no step"),
     ],
 )
-def test_what_a_module_has_only_imported_is_not_its_own_nor_what_is_something_else(
-    root: Path, module: str, name: str, kind: str, shown: str
-):
+def test_imported_and_other_names_are_no_trainables(root: Path, module: str, name: str, kind: str, shown: str):
     with pytest.raises(TrainableNotFound, match=shown):
         spec(name=name, module=module, kind=kind).load(root)
 
@@ -100,9 +98,7 @@ def test_what_a_module_has_only_imported_is_not_its_own_nor_what_is_something_el
     ],
 )
 @pytest.mark.parametrize("is_script", [True, False], ids=["script", "module"])
-def test_what_only_a_driver_may_do_at_import_is_an_error_with_the_line_that_is_lacking(
-    root: Path, module: str, line: str, what: str, *, is_script: bool
-):
+def test_an_import_that_runs_a_tuner_is_an_error(root: Path, module: str, line: str, what: str, *, is_script: bool):
     (root / f"{module}.py").write_text(f"{CODE}\n{line}\n")
     before = sys.stdin
 

@@ -59,9 +59,7 @@ def write(command: Path, body: str) -> Path:
         ("print('Unable to determine the device handle: GPU is lost'); sys.exit(15)", "GPU is lost"),
     ],
 )
-def test_auto_is_refused_where_the_driver_fails_so_that_no_gpu_machine_joins_as_one_without_gpus(
-    nvidia_smi: Path, body: str, reason: str
-) -> None:
+def test_auto_is_refused_where_the_gpu_driver_fails(nvidia_smi: Path, body: str, reason: str) -> None:
     write(nvidia_smi, body)
 
     with pytest.raises(ConfigurationError, match=rf"GPU driver fails: .*{reason}.*--gpus 0 \(MQTUNE_GPUS=0\)"):
@@ -243,9 +241,7 @@ def test_a_slot_sees_its_gpu_by_amds_variable_and_by_nvidias(machine: Machine) -
     assert plan.varies == {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
 
 
-def test_a_worker_keeps_to_the_gpus_that_it_is_shown_unless_they_are_renumbered(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_uses_its_visible_gpus_unless_renumbered(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(json.dumps(CARDS))
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
     assert find_gpus("auto") == ("1",)

@@ -59,9 +59,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == GpuProbe.__module__]
 
 
-def test_one_process_answers_all_questions_and_is_replaced_when_it_was_killed(
-    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_process_answers_until_it_is_killed(build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     query = build(HONEST)
     assert processes(tmp_path) == [], "nobody has asked"
 

@@ -167,9 +167,7 @@ def send_all(uplink: Uplink, *senders: Sender) -> None:
         assert one.stream.drained.wait(DEADLINE_S)
 
 
-def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_batch_stays_one_entry(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
+def test_a_dict_is_written_before_its_report(book: Book, uplink: Uplink, sender: Callable[[str], Sender]) -> None:
     one = sender("0001")
     one.frames(a_report(), in_memory("m-0001-1-1.t", b"one"), a_report(checkpoint="m-0001-1-1.t"))
     one.frames(in_memory("m-0001-1-2.t", b"two"), a_report(checkpoint="m-0001-1-2.t"), a_report())
@@ -180,9 +178,7 @@ def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_
     assert book.checkpoint(CheckpointId("m-0001-1-2.t")) == b"two"
 
 
-def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_checkpoints(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
+def test_the_rest_of_an_open_pipe_is_written(book: Book, uplink: Uplink, sender: Callable[[str], Sender]) -> None:
     one = sender("0001")
     data = os.urandom(READ_BYTES + 400_000)
     one.frames(in_memory("m-0001-1-1.t", data), a_report(checkpoint="m-0001-1-1.t"), without_report("p-0001-1-2.t"))
@@ -417,9 +413,7 @@ def test_who_is_told_to_end_waits_for_no_memory_and_its_unwritten_reports_are_co
     assert one.stream.waited_s > 0
 
 
-def test_a_trial_that_floods_the_uplink_with_small_parts_delays_nobody_else(
-    book: Book, sender: Callable[[str], Sender]
-) -> None:
+def test_a_flooding_trial_delays_no_other(book: Book, sender: Callable[[str], Sender]) -> None:
     flooding, quiet = sender("0001"), sender("0002")
     parts = [frame for number in range(1, 500) for frame in (a_report(), without_report(f"p-0001-1-{number}.t"))]
     flooding.frames(*parts)

@@ -62,9 +62,7 @@ def test_a_worker_that_takes_nothing_although_trials_wait_reconnects_and_then_st
         pytest.param(1, 2, {}, id="an operator has cancelled the consumer"),
     ],
 )
-def test_nothing_is_wrong_while_it_should_take_nothing_and_nobody_asks_redis(
-    tasks: int, room: int, queues: dict[str, object]
-) -> None:
+def test_a_worker_that_should_take_nothing_asks_no_redis(tasks: int, room: int, queues: dict[str, object]) -> None:
     consumer = Consumer()
     consumer.pool.tasks, consumer.pool.num_processes = dict.fromkeys(range(tasks)), room
     consumer.app.amqp.queues.consume_from = queues

@@ -54,9 +54,7 @@ def a_run(**fields: Any) -> Any:
         (AttemptEnd.FAILED, False, "task-started"),
     ],
 )
-def test_each_end_has_its_state_and_its_time_unless_celery_tells_that(
-    end: AttemptEnd | None, is_abandoned: bool, kind: str
-) -> None:
+def test_each_end_has_its_state_and_time_in_flower(end: AttemptEnd | None, is_abandoned: bool, kind: str) -> None:
     run, clock = a_run(is_abandoned=is_abandoned), SimpleNamespace(time=time.time, monotonic=time.monotonic)
     dispatcher = Dispatcher("worker", "task")
     rows = FlowerRows(lambda: dispatcher, clock)

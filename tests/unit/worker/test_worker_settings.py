@@ -73,9 +73,7 @@ NUMBERS = ("grace", "slots", "cpus", "slots_per_gpu", "gpus_per_slot", "remote_c
         ("driver_broker", "redis://driver:x@head", "--driver-broker is for the scripts .*give --drivers"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_with_the_name_of_its_option(
-    given: Given, name: str, value: str, says: str
-) -> None:
+def test_an_invalid_setting_is_refused_by_its_option(given: Given, name: str, value: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         given(**{name: value})
 
