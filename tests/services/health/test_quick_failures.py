@@ -81,7 +81,7 @@ def worker(clock: Clock) -> Iterator[Callable[..., Worker]]:
         yield make
 
 
-#: What happens on a device, and whether it is closed then. Attempts fail there with "f", all of one trial with "t" and by a
+#: Events on a device, and whether it is closed then. Attempts fail there with "f", all of one trial with "t" and by a
 #: broken device with "ecc"; "well" is one there that does well, and "late" one that had done well before all of it.
 #: "other" does well on the other device here, "runs" runs there, "away" does well on another worker, and "y" is one of
 #: another experiment that does well on the other device.

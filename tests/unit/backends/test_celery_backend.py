@@ -1,4 +1,4 @@
-"""To which queue an attempt goes, and what a backend says of its fleet; the broker and the register are pretended."""
+"""The queues of attempts, and a backend's texts about its fleet, with a fake broker and register."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_attempt_goes_where_what_it_asks_for_by_its_config_is_offered(world
     backend.publish_all([Offer(TrialId(name), 1, {}) for name in names(1, 2, 3)])
 
     assert (world.waiting(one), world.waiting(two)) == (names(2), names(1, 3))
-    # A free slot of the other kind is none for it.
+    # It can't use a free slot of the other kind.
     assert backend.queued() == keys(1, 2, 3)
 
 

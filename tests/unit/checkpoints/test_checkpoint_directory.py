@@ -25,7 +25,7 @@ from mqtune.core.errors import (
 from mqtune.testing.stores import files_in, saved_id, write_files
 
 FILES = {"model": b"m" * 100, "layers/0": b"0", "layers/1": b"", "run": b"#!/bin/sh"}
-#: What changes a folder, or opens or flushes something.
+#: Calls that change a folder, or open or flush something.
 STEPS = ("open", "write", "readv", "fsync", "close", "mkdir", "rename", "unlink", "rmdir", "scandir")
 
 
@@ -322,7 +322,7 @@ def test_a_pipe_in_place_of_a_file_is_an_error_and_nothing_waits_for_it(
             with pytest.raises(error, match="it is not a regular file"):
                 reading.result(DEADLINE_S)
         finally:
-            # What waits for a writer finds one.
+            # A reader that waits for a writer finds one.
             os.close(os.open(place, os.O_RDWR | os.O_NONBLOCK))
 
 

@@ -309,7 +309,7 @@ def test_what_a_killed_remote_save_left_is_swept(memory_url: str, tmp_path: Path
 
     store.fetch(saved_id(1), tmp_path / "target")
     assert files_in(tmp_path / "target") == {"a": b"1"}
-    # One that lost a race leaves nothing.
+    # A save that lost a race leaves nothing.
     with pytest.raises(CheckpointExists):
         store.save(saved_id(1), write_files(tmp_path / "second", {"a": b"2"}), {})
     store.save(saved_id(1), source, {})

@@ -1,4 +1,4 @@
-"""What commands say before they do anything."""
+"""The texts of commands before they do anything."""
 
 from __future__ import annotations
 

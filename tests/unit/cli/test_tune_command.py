@@ -1,4 +1,4 @@
-"""What `mqtune tune` makes of its command line, and its errors before anything starts."""
+"""The plans that `mqtune tune` makes of its command line, and its errors before anything starts."""
 
 from __future__ import annotations
 

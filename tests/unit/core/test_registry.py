@@ -1,4 +1,4 @@
-"""What a definition says of schedulers, searchers, stop rules and spaces is enough to make them again."""
+"""Schedulers, searchers, stop rules and spaces can be rebuilt from their descriptions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SPACE = Space(
         "fixed": [1, {"a": 2}],
     }
 )
-#: What a Repeater over the kind has its other searcher search.
+#: The space that a Repeater over the kind gives to its other searcher.
 REST = SPACE.fixed("net/kind", "a")
 
-#: Each class with all that it can be told, and those whose defaults depend on what they are told.
+#: Each class with all its arguments, and classes whose defaults depend on arguments.
 SCHEDULERS: list[Callable[[], Scheduler]] = [
     mqtune.FIFO,
     lambda: mqtune.FIFO(batch=8),

@@ -1,4 +1,4 @@
-"""Which checkpoints live: what is named is never deleted, what nothing needs is."""
+"""Checkpoints with a use are never deleted, and all others are."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def kept_by(rule: Retention, checkpoints: Checkpoints, pinned: tuple[CheckpointI
         # Of equal scores the first.
         (Retention(), "min", (1, 1, 2, 2), [1, 4]),
         (Retention(1, 2), "max", (1, 9, 9, 9, 1), [2, 3, 5]),
-        # What has no score is never best.
+        # A checkpoint without a score is never best.
         *((Retention(), mode, (no, 7, no, no), [2, 4]) for no in (math.nan, None, "low", True, [1]) for mode in MODES),
         (Retention(1, 3), "min", (math.nan, math.nan, math.nan), [3]),
         # Huge numbers are scores too.

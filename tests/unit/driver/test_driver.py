@@ -1,4 +1,4 @@
-"""What a driver stages and publishes, what it waits for, and what it warns of."""
+"""The attempts that a driver stages and publishes, its waits and its warnings."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs
     assert "noeviction" in first.error
     assert (second.number, second.end) == (2, None)
     assert bench.replayed().trials[bench.trial().id].status is bench.trial().status
-    # So is one that waits.
+    # So is a waiting one.
     del bench.server.experiments[NAME].trials[bench.trial().id]
     wait(bench, 2 * LOOK_AT_ATTEMPTS_S + LOOK_AT_LEASES_S)
     assert ends(bench) == [AttemptEnd.LOST, AttemptEnd.LOST, None]
@@ -313,7 +313,7 @@ def size_of(root: object) -> int:
         seen.add(id(each))
         is_code = isinstance(each, types.FunctionType)
         total += 0 if is_code else sys.getsizeof(each)
-        # What a function closes over is its own; its globals are its module's.
+        # A function owns its closure; its globals are its module's.
         waiting += [cell.cell_contents for cell in each.__closure__ or ()] if is_code else gc.get_referents(each)
     return total
 

@@ -1,4 +1,4 @@
-"""Several metrics, and bounds on them: what counts for a trial, who refuses them, and how results and pictures say it."""
+"""Several metrics and bounds on them: values of trials, refusals, results and pictures."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_trial_that_never_had_all_metrics_in_one_report_has_failed(book: Book)
 
 
 class Own(StopRule):
-    """A rule of a user's that has never heard of several metrics."""
+    """A user's rule without support for several metrics."""
 
 
 @pytest.mark.parametrize(
@@ -358,6 +358,6 @@ def test_samplers_know_by_how_much_a_trial_violates_them() -> None:
     seen = studies[-1].trials
     # In proportion to their bounds, as samplers add them up.
     assert [each.system_attrs.get("constraints") for each in seen] == [[0.2, -1.5], [-0.6, 0.25], None, [math.inf, 0]]
-    # What nobody knows to keep to them must not pass for one that does.
+    # A trial without a known value must not pass for one within the bounds.
     states = [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
     assert [each.state for each in seen] == states

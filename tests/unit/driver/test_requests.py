@@ -40,7 +40,7 @@ def ask(driven: Bench, action: str, trial: str = "", id: str = "", **arguments: 
 
 
 def request(driven: Bench, action: str, trial: str = "", id: str = "", **arguments: Any) -> RequestAnswered:
-    """Append a request, have the driver hear of it, and return its answer."""
+    """Append a request, step the driver, and return its answer."""
     name = ask(driven, action, trial, id, **arguments)
     driven.step()
     return answer(driven, name)
@@ -247,7 +247,7 @@ def test_labels_are_in_force_before_a_driver_answers_and_once(driven: Bench) -> 
 
 
 class Learning(RandomSearcher):
-    """Remembers the trials that it hears of, and what it hears."""
+    """Records its calls."""
 
     adaptive = True
 

@@ -1,4 +1,4 @@
-"""What a user does to single trials by hand: each call is checked first, and then carried out."""
+"""Calls of a user for single trials: each is checked first, and then carried out."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def as_known(bench: Bench) -> tuple[str, str]:
-    """All that the living driver knows of trials, and all that its heir would."""
+    """Return the trials as the living driver knows them, and as its heir would."""
     return tuple(repr((e.trials, e.counts, e.to_retry, e.to_restart)) for e in (bench.experiment, bench.replayed()))  # type: ignore[return-value]
 
 
 def assert_comes_back(bench: Bench) -> None:
-    """The journal has all that the driver knows."""
+    """The journal has everything that the driver knows."""
     living, heir = as_known(bench)
     assert heir == living
 
@@ -91,7 +91,7 @@ def model_folder(folder: Path, weights: str = "weights") -> Path:
 
 
 def begin_with(bench: Bench, call: str, given: Any) -> Trial:
-    """Have a trial begin with a checkpoint: a new one, a paused one, or one that runs."""
+    """Have a new, paused or running trial begin with a checkpoint."""
     if call == "add":
         return bench.hand.add({"lr": 0.25}, checkpoint=given)
     if call == "resume":

@@ -1,4 +1,4 @@
-"""What all loggers have in common: each report is in the tool once, whatever happens to drivers, the tool or the queue."""
+"""All loggers write each report once, also when drivers, the tool or the queue fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AS_CALLBACK, LATER, MESSAGES, OWN = re.findall(r"^```python\n(.*?)^```", PAGE, r
 
 
 class Tool:
-    """Another tool: what it has of each trial outlives the loggers that write it."""
+    """Another tool, whose data outlives the loggers that write it."""
 
     def __init__(self) -> None:
         self.reports: dict[TrialId, list[Report]] = {}

@@ -1,4 +1,4 @@
-"""What of an objective's calls waits for the study, and what the study has of them: both ends, without what is between them."""
+"""An objective's calls and its study: both ends, without the journal between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Wire:
         self.study = optuna.create_study(**options)
         self.trials = StudyTrials(self.study, "experiment")
         self.asked: list[str] = []
-        #: Whether the process dies before what it only says is out.
+        #: Whether the process dies with unsent calls.
         self.loses = False
         self._number = 0
         for call in ("ask", "report"):
@@ -159,7 +159,7 @@ def test_an_attribute_that_no_database_takes_is_an_error(monkeypatch: pytest.Mon
                 set_attr("raw", {"deep": [b"\xff"]})
             with pytest.raises(TypeError):
                 set_attr("object", object())
-            # Those of NumPy are numbers, also where Optuna takes floats alone.
+            # NumPy's numbers are numbers, also where Optuna takes floats alone.
             set_attr("accuracy", {"top": (np.float32(0.5), np.int64(3))})
         return trial.suggest_float("x", 0, 1)
 

@@ -34,7 +34,7 @@ class Ponders:
 
 
 class Halves:
-    """A scheduler that draws a bracket for each suggestion, and goes on with a paused trial before it starts another."""
+    """A scheduler that draws a bracket for each suggestion, and resumes paused trials before it starts another."""
 
     reads = "debug_log"
 

@@ -30,7 +30,7 @@ def lacks(file: JournalFile) -> bool:
 
 @contextlib.contextmanager
 def full_disk(file: JournalFile, room: int) -> Iterator[None]:
-    """Let no file of this process be longer than this one with so many more bytes."""
+    """Let no file of this process be longer than this one with this number of additional bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.path.stat().st_size + room, limits[1]))
     try:
@@ -101,7 +101,7 @@ def test_a_file_on_a_full_disk_has_whole_entries_only(file: JournalFile, room: i
             assert lacks(file)
     assert file.path.stat().st_size < sum(len(encode_value(list(entry))) for entry in ENTRIES[:2])
     if is_another:
-        # A driver that begins and is killed at once changes nothing.
+        # A driver that is killed right after it begins changes nothing.
         for _ in range(2):
             file.close()
             assert lacks(file)

@@ -1,4 +1,4 @@
-"""Telling callbacks: in order, off the decision path, whatever they do."""
+"""Callbacks are called in order and off the decision path, also when they fail."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_a_file_that_cannot_be_written_whole_stays_as_it_was(book: Book, monkeyp
 
 
 def rows_of(frame: Any) -> list[dict[str, Any]]:
-    """A frame's rows, whatever made it, without nulls."""
+    """Return the rows of a frame of any library, without nulls."""
     rows = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
     return [{k: v for k, v in row.items() if v is not None and v == v} for row in rows]  # noqa: PLR0124
 

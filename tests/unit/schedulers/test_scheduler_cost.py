@@ -1,4 +1,4 @@
-"""Promotion by cost: who is best is counted by what trials have cost, by hand and against an oracle."""
+"""Promotion by cost, by hand and against an oracle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_of_cheap_trials_more_are_promoted_than_one_in_the_factor() -> None:
     arrive(at, 0, 1, 1)
     arrive(at, 1, 2, 1)
     assert at.scheduler.choose(can_start=True) == START
-    # A third of 6 is 2: what the two best have cost.
+    # A third of 6 is 2, the cost of the two best.
     arrive(at, 2, 3, 4)
 
     assert at.scheduler.choose(can_start=True) == Resume(TrialId("0"), "rung 1: among the best 2 of 3")

@@ -1,4 +1,4 @@
-"""Stop rules: where each bound lies exactly, what is kept, and that a replay brings a rule back."""
+"""Stop rules: their exact bounds, and their state after a replay."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_rule_ends_a_trial_at_these_reports(rule: Any, mode: str, losses: list
         (MaximumIteration(1) | TrialDiverged(), [NAN], False),
         (MaximumIteration(1) & TrialDiverged(), [NAN], True),
         (MaximumIteration(9) | (MaximumIteration(1) & TrialDiverged()), [NAN], True),
-        # What it gave up before has no part in it.
+        # Earlier trials that it gave up have no part in it.
         (TrialDiverged() | MaximumIteration(3), [0.5, NAN, 0.5], False),
     ],
 )

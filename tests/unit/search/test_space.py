@@ -1,4 +1,4 @@
-"""Search spaces: what they sample, what they refuse, and what they say about it."""
+"""Search spaces: their samples, their refusals and the texts of these."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_float_at_a_share_is_within_its_bounds_however_far_apart(low: float, h
 
 
 def test_naming_a_space_does_not_import_numpy() -> None:
-    # A trial's module may name one, and its process must not wait for what it doesn't use.
+    # A trial's module may name one, and its process must not wait for unused imports.
     code = "import sys, mqtune.search.space; mqtune.uniform(0, 1), mqtune.search.Searcher, mqtune.ASHA; sys.exit('numpy' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

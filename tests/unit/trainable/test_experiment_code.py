@@ -1,4 +1,4 @@
-"""Which files are an experiment's code, what tells their versions apart, and what happens when they change."""
+"""The files of an experiment's code, their versions, and their changes."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Pipe:
         return self._data
 
     def frames(self) -> list[tuple[int, bytes]]:
-        """All that was sent; it must be whole frames."""
+        """Return all frames that were sent; each must be whole."""
         return whole_frames(self.drain())
 
     def reports(self) -> list[tuple[float, dict[str, Any]]]:
@@ -135,7 +135,7 @@ def control() -> Iterator[ControlPipe]:
 
 @pytest.fixture
 def attempt(pipe: Pipe, control: ControlPipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    """This process is a trial with all that a worker gives it."""
+    """This process is a trial with everything that a worker gives it."""
     monkeypatch.setattr(reporting, "current", None)
     before = signal.getsignal(STOP_SIGNAL)
     yield open_attempt(pipe, control, tmp_path)
@@ -269,7 +269,7 @@ def test_a_worker_that_is_gone_stops_the_trial_also_while_it_waits_in_lockstep(a
 
 
 def checkpoints_of(pipe: Pipe) -> list[tuple[Any, ...]]:
-    """What was sent, by kind, with what is named."""
+    """Return the sent frames, by kind, with their names."""
     found: list[tuple[Any, ...]] = []
     for kind, body in pipe.frames():
         if kind == FRAME_CHECKPOINT:

@@ -1,4 +1,4 @@
-"""Functions as trainables: how they are called, and what becomes of what they return, yield and raise."""
+"""Functions as trainables: their calls, and their returned, yielded and raised values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def got(*, reporter: object = "none", checkpoint_dir: object = "none") -> dict[s
         (lambda config, checkpoint_dir=3: got(checkpoint_dir=checkpoint_dir), ["str", None]),
         (lambda config, *, reporter, checkpoint_dir=3: got(reporter=reporter, checkpoint_dir=checkpoint_dir), ["Reporter", None]),
         (lambda *args, scale=1.0, **kwargs: {"got": [len(args), scale, kwargs]}, [1, 1.0, {}]),
-        # The first parameter is the config, whatever its name.
+        # The first parameter is the config, under any name.
         (lambda reporter: got(reporter=reporter), ["dict", "none"]),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Scripts as trainables: what they are given, how they report, and how they end."""
+"""Scripts as trainables: their arguments, reports and ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Trial = Callable[..., TrialProcess]
 
 
 def write(path: Path, code: str) -> None:
-    """Write a script; one that is not Python's is executable."""
+    """Write a script. A script in another language than Python is executable."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(textwrap.dedent(code).lstrip())
     if path.suffix != ".py":

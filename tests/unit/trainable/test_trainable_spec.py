@@ -1,4 +1,4 @@
-"""A worker runs what its operator has put below its code root, and nothing else, whatever a message names."""
+"""A worker runs only code below its code root, for any message."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Unfinished(mqtune.Trainable):
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """A code root with a module of a name that was never imported; what is imported from it is forgotten afterwards."""
+    """A code root with a module that was never imported. Its imports are forgotten afterwards."""
     folder = tmp_path / "code"
     folder.mkdir()
     before, modules = list(sys.path), set(sys.modules)
@@ -144,7 +144,7 @@ def test_no_link_leads_out(root: Path, tmp_path: Path, script: str):
 
 
 def test_the_programs_of_a_virtual_environment_in_the_code_root_are_no_trainables(root: Path):
-    # What such a program runs stands in its arguments, which are the config.
+    # The code of such a program is in its arguments, which are the config.
     for script in (".venv/bin/tool", "venv/lib/python3.11/site-packages/tool.py", "packed/site-packages/tool.py"):
         path = root / script
         path.parent.mkdir(parents=True)

@@ -17,7 +17,7 @@ from mqtune.worker import find_gpu_memory, find_gpus, plan_slots
 TWO = ("0", "1")
 PAIRS = (("0",), ("0",), ("1",), ("1",))
 
-#: Two GPUs of one kind, one of another, and one that doesn't say how much memory it has.
+#: Two GPUs of one kind, one of another, and a fourth of unknown memory.
 MEMORY = """
 sys.stdout.write('0, GPU-aaaa-1, 24564, 0\\n1, GPU-aaab-2, 24564, 0\\n2, GPU-cccc-3, 81559, 0\\n3, GPU-dddd-4, [N/A], 0\\n')
 """
@@ -26,7 +26,7 @@ QUERY = "--query-gpu=index,uuid,memory.total,memory.used --format=csv,noheader,n
 
 @pytest.fixture(autouse=True)
 def no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without GPUs, whatever this one has."""
+    """A machine without GPUs, on any machine."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
     (tmp_path / "pynvml.py").write_text("raise ImportError")

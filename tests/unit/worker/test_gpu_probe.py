@@ -1,4 +1,4 @@
-"""The driver is asked by a process of its own: an answer, or none within a known time, whatever becomes of that process."""
+"""A process of its own asks the driver: it answers, or fails within a known time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse
 from mqtune.worker import GpuProbe
 
-#: Answers with what each device's number says, and notes each process that there was.
+#: Answers by each device's number, and notes each process.
 HONEST = """
     for line in sys.stdin:
         asked = json.loads(line)

@@ -1,4 +1,4 @@
-"""The uplink: what trials send is in the journal once, in order, and a checkpoint before whatever names it."""
+"""The uplink writes frames of trials once and in order, and checkpoints before their reports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Book(MemoryJournal):
         return [decode_event(entry.data) for entry in self.read("0-0", count=10_000)]
 
     def told(self) -> list[str]:
-        """What the journal says of reports and checkpoints, in order."""
+        """Return the journal's reports and checkpoints, in order."""
         found = []
         for event in self.events():
             if isinstance(event, Reports):
@@ -66,7 +66,7 @@ class Book(MemoryJournal):
 
 
 class Sender:
-    """A trial at its end of the pipe, and the attempt's supervisor, which hears of it."""
+    """A trial at its end of the pipe, and the attempt's supervisor."""
 
     def __init__(self, book: Book, trial: str) -> None:
         self.claim = Claim(TrialId(trial), 1, "t")
@@ -88,7 +88,7 @@ class Sender:
         self.has_ended = True
 
     def frames(self, *frames: tuple[int, bytes]) -> None:
-        """Send frames in one write, which the other end reads at once."""
+        """Send frames in one write, which the other end reads in one."""
         os.write(self.stream.write_end, b"".join(FRAME.pack(len(body), kind) + body for kind, body in frames))
 
     def close(self) -> None:
@@ -288,7 +288,7 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     uplink.write_again(one.stream)
 
     eventually(lambda: book.told() == all_of_it)
-    # Of one that is drained, the attempt's end follows at once.
+    # After a drained stream, the attempt's end follows immediately.
     assert (book.last_thread is threading.current_thread()) == is_drained
     assert book.checkpoint(CheckpointId("m-0001-1-1.t")) == b"state"
     assert not one.stream.may_be_lost

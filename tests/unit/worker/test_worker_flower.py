@@ -1,4 +1,4 @@
-"""What is sent to Flower of an attempt, and when nothing is."""
+"""The events of an attempt for Flower, and attempts without any."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def logs(tmp_path: Path) -> Iterator[Logs]:
 
 
 def numbered(first: int, size: int) -> bytes:
-    """Return lines of ten bytes with their numbers, so many bytes of them."""
+    """Return lines of ten bytes with their numbers, of this total size."""
     return b"".join(LINE % number for number in range(first, first + size // LINE_BYTES))
 
 

@@ -1,4 +1,4 @@
-"""A worker's settings: what an operator may say, and which of Celery's are refused."""
+"""A worker's settings: valid ones, and refused ones of Celery."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ ELSEWHERE = "0123456789abcdef.77"
 def test_the_name_of_a_living_worker_is_refused_with_the_way_out() -> None:
     parent = os.getppid()
     here = Names(process(parent, f"{process_mark().split('.')[0]}.{started_at(parent)}"))
-    # Process numbers of another machine mean nothing here, whatever that machine's name is.
+    # Process numbers of another machine mean nothing here, under any name.
     elsewhere = Names(process(ended(), ELSEWHERE), is_kept=True)
 
     for names in (here, elsewhere):
