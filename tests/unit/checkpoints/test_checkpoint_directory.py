@@ -220,9 +220,7 @@ def test_every_method_says_that_its_store_is_gone(store: CheckpointStore, source
         lambda: store.save(saved_id(), source, {}),
         lambda: store.fetch(saved_id(), tmp_path / "target"),
     ):
-        with pytest.raises(
-            StoreUnavailable, match=r"on \S+ (can't .*mounted|finds no checkpoint store at .*store.*mount)"
-        ):
+        with pytest.raises(StoreUnavailable, match=r"on \S+ (can't .*|finds no checkpoint store .*)mount"):
             ask()
     with pytest.raises(StoreUnavailable, match="finds no checkpoint store"):
         open_store(f"{tmp_path}/store").check()

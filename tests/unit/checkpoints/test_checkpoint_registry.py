@@ -185,9 +185,7 @@ def test_two_packages_for_one_scheme_are_refused_with_both_names(install: Callab
     install("shelf", "Shelf")
     install("shelf", "fails", "other-shelves")
 
-    with pytest.raises(
-        ConfigurationError, match=r"more than one .*mqtune-shelves 1\.2 .*other-shelves 1\.2 .*uninstall"
-    ):
+    with pytest.raises(ConfigurationError, match=r"more than one .*mqtune-shelves .*other-shelves .*uninstall"):
         open_store("shelf://a")
 
 

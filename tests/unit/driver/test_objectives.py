@@ -247,18 +247,14 @@ def test_a_constraint_that_can_not_be_meant_or_stands_alone_is_named_at_once(met
 
 
 def test_where_all_but_the_metric_is_unknown_constraints_are_refused() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"Repeater: OptunaSearcher learns of the mean .* latency <= 10; leave"
-    ):
+    with pytest.raises(ConfigurationError, match=r"Repeater: OptunaSearcher learns of the mean .* latency <= 10"):
         tuner_of(space={**SPACE, "seed": mqtune.choice([1, 2])}, searcher=mqtune.Repeater("seed", OptunaSearcher()))
     with pytest.raises(ConfigurationError, match=r"WarmStart: .* whether they keep to latency <= 10; leave"):
         tuner_of(searcher=mqtune.WarmStart([({"x": 0.5, "y": 1}, 1.0)]))
 
 
 def test_a_name_that_no_report_has_is_a_mistake_as_soon_as_a_trial_has_completed(home: Path) -> None:
-    with pytest.raises(
-        MetricMissing, match=r"no report has had a number for 'latenzy', .* to latenzy <= 10, and trial"
-    ):
+    with pytest.raises(MetricMissing, match=r"a number for 'latenzy', .* to latenzy <= 10"):
         tuner_of(["loss", "latenzy <= 10"]).run()
     kept = mqtune.Failures(accept_no_report=True)
     assert len(tuner_of(["loss", "latenzy <= 10"], failures=kept).run()) == 6

@@ -452,9 +452,7 @@ def test_a_config_that_is_too_large_is_refused_by_its_largest_value(tmp_path: Pa
     bench = Bench(tmp_path, space=None, scheduler=FIFO, max_trials=None)
     events = len(bench.events())
 
-    with pytest.raises(
-        ConfigurationError, match=r"trial 0001 has 2,\d{3},\d{3} bytes .* most is 1,048,576; .* is 'text' with 2,"
-    ):
+    with pytest.raises(ConfigurationError, match=r"trial 0001 has 2,\d{3},\d{3} bytes .* is 'text' with 2,"):
         bench.hand.add({"lr": 0.1, "text": "x" * 2 * 2**20})
 
     assert (len(bench.events()), bench.experiment.trials) == (events, {})

@@ -202,9 +202,7 @@ def test_a_named_strategy_can_be_made_again_from_a_definition_and_one_of_the_use
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(
-        ConfigurationError, match="strategy='gp' is neither one of fast, quality, random_search nor a G"
-    ):
+    with pytest.raises(ConfigurationError, match="strategy='gp' is neither one of fast, quality"):
         AxSearcher("gp")
     with pytest.raises(ConfigurationError, match="no domain to choose from"):
         AxSearcher().check_space(mqtune.Space({"a": 1, "b": mqtune.choice([2])}))

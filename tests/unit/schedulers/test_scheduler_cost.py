@@ -55,9 +55,7 @@ def test_a_cost_that_no_report_has_is_a_mistake() -> None:
     at.stage(0)
     assert at.report(0, 1, None) is CONTINUE
 
-    with pytest.raises(
-        ConfigurationError, match="report 2 of trial 0 has no number of at least 0 for the cost 'dolars'"
-    ):
+    with pytest.raises(ConfigurationError, match=r"report 2 of trial 0 has no number .* the cost 'dolars'"):
         at.report(0, 2, 1, dollars=1)
 
 

@@ -154,9 +154,7 @@ def test_a_metric_that_no_report_had_is_an_error_when_a_trial_completes() -> Non
     run = Run(bound({"los": 0.1}))
     run.report(0.5)
 
-    with pytest.raises(
-        MetricMissing, match=r"had 'los', and trial 0001 is complete; its last report has 'loss': correct"
-    ):
+    with pytest.raises(MetricMissing, match=r"had 'los', and trial 0001 is complete; .* 'loss': correct"):
         run.end(last_metrics={"loss": 0.5})
 
 
