@@ -1,4 +1,4 @@
-"""The port between a driver and its services: hooks in order, and an error in one ends no round and is a reason."""
+"""The port of a driver's services: hooks in order, and an error in one is a reason."""
 
 from __future__ import annotations
 

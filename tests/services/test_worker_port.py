@@ -1,4 +1,4 @@
-"""The port between a worker and its services: hooks in order, and an error in one costs nobody else anything."""
+"""The port of a worker's services: hooks in order, and an error in one harms no other."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def an_experiment() -> ExperimentHere:
 
 
 def problem_of(folder: Path, *services: WorkerService) -> tuple[str, str]:
-    """Return why an attempt of an experiment without any code can't start, on a worker with these services."""
+    """Return why an attempt without any code can't start, on a worker with these services."""
     slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), folder, nothing_impaired())
     turn = slots.all[0].next_turn()
     try:

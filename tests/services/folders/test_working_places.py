@@ -1,4 +1,4 @@
-"""Places of working folders: unused ones are deleted, and a killed worker's new files reach their attempts."""
+"""Unused places of working folders are deleted, and new files of dead attempts are kept."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ GRANT = Grant(Assignment({}, gang="2:any:1 CPU"), 0.0, "10.0.0.7:4123")
 
 
 class Attempt:
-    """The second seat of two, which is told to end after a number of waits; and the claims that were sent of it."""
+    """The second of two seats, which is told to end after a number of waits, and its claims."""
 
     def __init__(self, *answers: Any, seats: int = 2, ends_after: int = 1000) -> None:
         self.answers, self.ends_after = [*answers], ends_after

@@ -1,4 +1,4 @@
-"""Each process of a gang finds the others by its environment, and only seat 0 reports, saves and asks."""
+"""Processes of a gang find each other, and only seat 0 reports, saves and asks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAYS = "this is seat 1 of 3 of the trial: only seat 0 reports and saves\n"
 
 @pytest.fixture(autouse=True)
 def kept_environment() -> Iterator[None]:
-    """An attempt in this process has this environment, in which another program may have set the same names."""
+    """Give an attempt in this process an environment with names that other programs use."""
     with patch.dict(os.environ):
         for name in NAMES:
             os.environ.pop(name, None)
@@ -36,7 +36,7 @@ Seat = Callable[..., AttemptHere]
 
 @pytest.fixture
 def seat(tmp_path: Path) -> Iterator[Seat]:
-    """Makes an attempt in this process, in the second seat of three unless the message says otherwise."""
+    """Make an attempt in this process, by default in the second seat of three."""
 
     def made(**message: Any) -> AttemptHere:
         where = {**SECOND, **message}

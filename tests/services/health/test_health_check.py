@@ -1,4 +1,4 @@
-"""The operator's health check closes a slot's devices while it fails, is run seldom, and blocks nothing."""
+"""The health check closes a slot's devices while it fails, runs seldom and blocks nothing."""
 
 from __future__ import annotations
 

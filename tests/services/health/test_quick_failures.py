@@ -1,4 +1,4 @@
-"""Quick failures close a device while others do well; trials that fail everywhere close no device."""
+"""Quick failures close a device while others do well, and failures everywhere close none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slot is free when its devices' memory is back; a device that stays full takes no trial until it is back."""
+"""A slot is free once its devices' memory is. A full device takes no trial."""
 
 from __future__ import annotations
 

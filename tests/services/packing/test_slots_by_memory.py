@@ -1,4 +1,4 @@
-"""Attempts that share GPUs by memory begin while there is room, in their order, and never ask for more together than a GPU has."""
+"""Attempts share GPUs by memory, in their order and never beyond a GPU's memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def asks(gb: float) -> AttemptHere:
 
 
 class Worker:
-    """The slots of a worker with GPUs of 10 GB, and attempts that wait for them in threads of their own."""
+    """The slots of a worker with GPUs of 10 GB, and attempts that wait in threads."""
 
     def __init__(self, folder: Path, gpus: int = 1, most: int = 4) -> None:
         self.impairments = Impairments(lambda: None, clock=lambda: 0.0)

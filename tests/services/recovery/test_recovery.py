@@ -233,7 +233,7 @@ def test_a_driver_leaves_what_another_has_made_of_its_server(bench: Bench, caplo
 
 
 def losing_within_writes(lose: Callable[[], None], patch: pytest.MonkeyPatch, rng: random.Random) -> Callable[[], None]:
-    """Return what has the server lose all, by *lose*, within the driver's next write, which is tried again."""
+    """Return a function that has the server lose all within the driver's next write."""
     armed: list[None] = []
 
     def within(write: Callable[..., Any]) -> Callable[..., Any]:

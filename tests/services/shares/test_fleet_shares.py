@@ -1,4 +1,4 @@
-"""How drivers that share a fleet keep to their shares: the keeper of each, on one table of demands, and many of them in time."""
+"""Drivers that share a fleet keep to their shares, also many of them over time."""
 
 from __future__ import annotations
 

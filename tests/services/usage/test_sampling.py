@@ -1,4 +1,4 @@
-"""A worker samples what its attempts use: which figures come of it, when it warns, and that nobody waits for it."""
+"""A worker samples the use of its attempts: figures, warnings, and no wait for them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def sampler(
     is_strict: bool = False,
     clock: Any = time,
 ) -> UsageSampler:
-    """The sampler of devices that are used so. Slots share the memory of devices whose processes are known."""
+    """The sampler of devices with this use. Slots share devices with known processes."""
     offer = Resources(gpu_memory_gb=0 if processes is None else 80)
     plan = SlotPlan(offer=offer, devices=tuple(slots))
     devices = Mock(**{"use.return_value": uses, "processes.return_value": processes or {}})

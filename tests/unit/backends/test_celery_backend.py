@@ -1,4 +1,4 @@
-"""The queues of attempts, and a backend's texts about its fleet, with a fake broker and register."""
+"""The queues of attempts, and a backend's texts about its fleet, with a fake broker."""
 
 from __future__ import annotations
 

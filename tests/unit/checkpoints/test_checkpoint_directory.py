@@ -47,7 +47,7 @@ def source(tmp_path: Path) -> Path:
 
 @contextmanager
 def failing_at(step: int, failure: Callable[[], BaseException], *, is_death: bool) -> Iterator[list[str]]:
-    """Have the *step*-th call of the system fail; after a death each later one too, as a dead process cleans nothing up."""
+    """Have the *step*-th call of the system fail, and after a death each later one."""
     calls: list[str] = []
     patch = pytest.MonkeyPatch()
 

@@ -114,7 +114,7 @@ def said(*arguments: str) -> str:
 
 @pytest.fixture
 def _mine(mqtune_home: Path) -> None:
-    """An experiment that is under way: one trial has ended, one runs, and their names and metrics would steer a terminal."""
+    """A running experiment with an ended trial, and with texts that would steer a terminal."""
     book = Book(mqtune_home / "mine")
     book.run("0001", 0.5, 0.25, config={"lr": 0.1, "note": "\x1b[2J"})
     book.stage("0002", {"lr": 0.2, "note": "plain"})

@@ -1,4 +1,4 @@
-"""The plans that `mqtune tune` makes of its command line, and its errors before anything starts."""
+"""The plans that `mqtune tune` makes of its command line, and its errors before a start."""
 
 from __future__ import annotations
 

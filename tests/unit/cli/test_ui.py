@@ -114,7 +114,7 @@ BUNDLE = Bundle.of({"train.py": File(b"print('<b>')\n"), "data.bin": File(b"\0\1
 
 
 def coded(home: Path) -> Book:
-    """Of whose trial's attempts one ran what its driver brought, one what its worker had, and one what is nowhere."""
+    """Write an experiment whose attempts ran code of the driver, of the worker and lost code."""
     book = Book(home / "coded", code_files={"train.py": "0a1b"}, max_failures=5)
     environment = {
         "python": "3.12.1",
@@ -332,7 +332,7 @@ def test_a_missing_name_is_answered_with_the_nearest_one(served: Served):
 
 @pytest.fixture
 def wide(mqtune_home: Path) -> Iterator[Served]:
-    """Serve an experiment with 14 parameters. One has the name of a column, and one is a large number."""
+    """Serve an experiment with 14 parameters, one named like a column and one a large number."""
     book = Book(mqtune_home / "wide", scheduler=ASHA)
     for number in range(1, 4):
         parameters = {f"p{place:02}": number * place for place in range(1, 13)}

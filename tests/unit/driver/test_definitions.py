@@ -1,4 +1,4 @@
-"""Definitions of experiments: fixed options, continuing without the script, and the default searcher and scheduler."""
+"""Definitions of experiments: fixed options, continuing without the script, and defaults."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def test_what_is_listed_and_is_no_trial_ends_no_driver(bench: Bench) -> None:
 
 
 def size_of(root: object) -> int:
-    """Return how many bytes all have that can be reached from *root*, but for code and the journal."""
+    """Return the bytes of all objects reachable from *root*, without code and the journal."""
     seen: set[int] = set()
     waiting, total = [root], 0
     while waiting:

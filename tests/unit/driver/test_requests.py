@@ -1,4 +1,4 @@
-"""Requests: anybody's entries in the journal, which the driver carries out once each, in order, or refuses for a reason."""
+"""The driver carries out each request in the journal once and in order, or refuses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials ask for several seats, or amounts by their configs, and this machine has slots for them."""
+"""Trials ask for seats, or for resources by config, and this machine has slots for them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_gang_is_lost_with_any_of_its_workers_and_runs_again_as_a_whole(mqtune
 
 
 class Plain:
-    """A backend that somebody else has written: its sessions take no gangs, and give all trials the same."""
+    """Somebody's backend without gangs, which gives all trials the same resources."""
 
     def open(self, experiment: str, resources: Resources) -> Any:
         return SimpleNamespace(close=lambda: None)

@@ -1,4 +1,4 @@
-"""Ax's early stopping as a scheduler: it decides as in Ax's own Client, on whatever there is of the trials."""
+"""Ax's early stopping as a scheduler decides as in Ax's own Client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Syne Tune's schedulers inside a Tuner: what they are told, what they decide, and that drivers may come and go."""
+"""Syne Tune's schedulers inside a Tuner: their calls and decisions, also after a resume."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class TestContract(SchedulerContract):
 
 
 class Notes(TrialScheduler):
-    """A scheduler of 0.14 or later that writes down what it is told, pauses as it is asked to, and resumes what it has paused."""
+    """A scheduler of 0.14 or later that records its calls, and resumes its paused trials."""
 
     def __init__(self, *, pauses_at: int = 0, stops_at: int = 0) -> None:
         self.config_space = config_space({"x": mqtune.uniform(0, 1)})

@@ -1,4 +1,4 @@
-"""A searcher of Syne Tune in a thread: the scheduler around it waits for nothing, and comes from state to state as without."""
+"""A searcher of Syne Tune in a thread changes no decision of the scheduler around it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ponders:
 
 
 class Halves:
-    """A scheduler that draws a bracket for each suggestion, and resumes paused trials before it starts another."""
+    """A scheduler with a bracket for each suggestion, which resumes before it starts."""
 
     reads = "debug_log"
 

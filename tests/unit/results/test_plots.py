@@ -194,7 +194,7 @@ def test_unknown_names_and_missing_libraries_are_named(book: Book, tmp_path: Pat
 
 
 def halved(book: Book, *, worst: float = 1.0) -> Results:
-    """Return an experiment of 60 trials, of which 20 reach epoch 3 and 7 epoch 9. Small learning rates are better."""
+    """Return an experiment of 60 trials: 20 reach epoch 3 and 7 epoch 9. Small rates are better."""
     for number in range(60):
         id_ = f"{number:04}"
         last = 9 if number < 7 else 3 if number < 20 else 1

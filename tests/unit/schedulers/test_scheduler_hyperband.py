@@ -1,4 +1,4 @@
-"""HyperBand: brackets and rounds by hand and against an oracle, and games with events in any order."""
+"""HyperBand: brackets by hand, and games against an oracle with events in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Populations larger than the slots, which take turns, and populations that come along in generations."""
+"""Populations that take turns on fewer slots, and populations in generations."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class Generations(Population):
         return self.members[name].rank is None and name not in self.aside
 
     def parts(self, cohort: Cohort) -> dict[str, dict[str, str]]:
-        """Return the next generation in order, each with its possible sources. Empty during a generation."""
+        """Return the next generation with its possible sources. Empty during a generation."""
         names = [name for name in self.members if self.of[name] is cohort]
         if any(map(self.is_missing, names)):
             return {}

@@ -1,4 +1,4 @@
-"""The versions that a trial ran with, found without further imports, and the variables that an experiment may set."""
+"""Versions of a trial, found without imports, and variables that an experiment may set."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def nvidia_smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A command of that name on the PATH that does what its script says; it notes how it was called."""
+    """A command of that name on the PATH that runs a script and notes its arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -215,7 +215,7 @@ Machine = Callable[[str], None]
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Have a machine with AMD's GPUs, whose rocm-smi answers as a real one does. No machine with one was at hand."""
+    """Have a machine with AMD's GPUs, by a fake rocm-smi. No real one was at hand."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)

@@ -152,7 +152,7 @@ Ask = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Returns what the process says to some questions, on a machine with these stand-ins; it ends by itself."""
+    """Return the process's answers to some questions, on a machine with these stand-ins."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "lib").mkdir()
 

@@ -1,4 +1,4 @@
-"""The uplink writes frames of trials once and in order, and checkpoints before their reports."""
+"""The uplink writes frames once and in order, and checkpoints before their reports."""
 
 from __future__ import annotations
 

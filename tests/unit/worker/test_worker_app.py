@@ -18,7 +18,7 @@ from mqtune.worker import ConsumerWatch, guarded
 
 
 class Consumer:
-    """A Celery worker with two slots, one of them free, while three trials wait, and notes of its restarts."""
+    """A Celery worker with one of two slots free while three trials wait, and its restarts."""
 
     def __init__(self) -> None:
         self.waits = 3

@@ -17,7 +17,7 @@ from mqtune.worker import FlowerRows, RunResult
 
 
 class Dispatcher:
-    """Celery's event dispatcher, as far as rows use it. It leaves out since when a row's task had waited."""
+    """Celery's event dispatcher, as far as rows use it, without times of waiting."""
 
     def __init__(self, *groups: str) -> None:
         self.groups = set(groups)

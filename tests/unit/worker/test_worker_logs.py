@@ -1,4 +1,4 @@
-"""Logs: however much a trial prints, its file stays short, and keeps its beginning and its end."""
+"""A log file stays short, and keeps the beginning and the end of the output."""
 
 from __future__ import annotations
 

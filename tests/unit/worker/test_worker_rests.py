@@ -1,4 +1,4 @@
-"""A worker that can't start attempts leaves them to others for a while, and a failed trial runs elsewhere first."""
+"""A worker that fails to start attempts rests, and a failed trial runs elsewhere first."""
 
 from __future__ import annotations
 
