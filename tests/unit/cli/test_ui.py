@@ -104,6 +104,14 @@ def everybodys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
+def own(mqtune_home: Path) -> Iterator[Served]:
+    """Serve a test's own home to somebody who is logged in and may steer."""
+    with contextlib.closing(Served(Places([], None, broker_alone=False), steers=True)) as served:
+        served.login()
+        yield served
+
+
+@pytest.fixture
 def served(everybodys: Served) -> Served:
     """It, before anybody has a cookie."""
     everybodys.cookie = ""
@@ -276,13 +284,11 @@ def figured(home: Path) -> Book:
     return book
 
 
-def test_the_figures_of_an_experiment_have_its_savings_speed_and_commonest_error(mqtune_home: Path):
+def test_the_figures_of_an_experiment_have_its_savings_speed_and_commonest_error(own: Served, mqtune_home: Path):
     figured(mqtune_home)
-    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
-        served.login()
-        found = served.ask("/api/facts?name=figured")[2]
-        with listening(served, "name=figured") as messages:
-            summary = next(messages)[1]["summary"]
+    found = own.ask("/api/facts?name=figured")[2]
+    with listening(own, "name=figured") as messages:
+        summary = next(messages)[1]["summary"]
 
     assert (found["used"], found["saved"]) == (17, 64)
     assert (found["error"], found["error_count"]) == ("RuntimeError: CUDA out of memory", 2)
@@ -295,17 +301,15 @@ def test_the_figures_of_an_experiment_have_its_savings_speed_and_commonest_error
     assert (summary["limits"], summary["planned"]) == ({"max_trials": 50, "max_concurrent": 4}, 50)
 
 
-def test_the_log_has_sentences_newest_first_by_kind(mqtune_home: Path):
+def test_the_log_has_sentences_newest_first_by_kind(own: Served, mqtune_home: Path):
     figured(mqtune_home)
-    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
-        served.login()
 
-        def texts(kind: str) -> list[str]:
-            lines = served.ask(f"/api/history?name=figured&kind={kind}")[2]["lines"]
-            return [" ".join(filter(None, (line["trial"], line["text"]))) for line in lines]
+    def texts(kind: str) -> list[str]:
+        lines = own.ask(f"/api/history?name=figured&kind={kind}")[2]["lines"]
+        return [" ".join(filter(None, (line["trial"], line["text"]))) for line in lines]
 
-        people, failures, stops, drivers = (texts(kind) for kind in ("people", "failures", "stops", "drivers"))
-        every = texts("")
+    people, failures, stops, drivers = (texts(kind) for kind in ("people", "failures", "stops", "drivers"))
+    every = texts("")
 
     assert people == [
         "the driver refused to set: too many",
@@ -331,7 +335,7 @@ def test_a_missing_name_is_answered_with_the_nearest_one(served: Served):
 
 
 @pytest.fixture
-def wide(mqtune_home: Path) -> Iterator[Served]:
+def wide(own: Served, mqtune_home: Path) -> Served:
     """Serve an experiment with 14 parameters, one named like a column and one a large number."""
     book = Book(mqtune_home / "wide", scheduler=ASHA)
     for number in range(1, 4):
@@ -340,9 +344,7 @@ def wide(mqtune_home: Path) -> Iterator[Served]:
         book.report(f"{number:04}", {"loss": 1.0 / number, "training_iteration": 9})
         book.end(f"{number:04}")
     book.save()
-    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
-        served.login()
-        yield served
+    return own
 
 
 def test_the_first_parameters_are_shown_and_large_numbers_keep_their_digits(wide: Served):
@@ -401,17 +403,15 @@ def test_only_the_page_itself_steers_and_says_why_it_can_not(mqtune_home: Path):
     assert nowhere[0] == 404
 
 
-def test_labels_are_given_on_the_page_as_on_the_command_line(mqtune_home: Path):
+def test_labels_are_given_on_the_page_as_on_the_command_line(own: Served, mqtune_home: Path):
     written(mqtune_home)
     (mqtune_home / "mine" / ARCHIVED).touch()
-    with contextlib.closing(Served(Places([], None, broker_alone=False), steers=True)) as served:
-        served.login()
-        label = {"name": "mine", "verb": "label", "trial": "0002", "tags": ["good"], "notes": "look\nagain"}
-        assert served.ask("/api/steer", label, X_Mqtune=served.access.csrf)[2]["done"]
-        removed = {"name": "mine", "verb": "label", "tags": ["a", "b"], "untag": [], "notes": None}
-        served.ask("/api/steer", removed, X_Mqtune=served.access.csrf)
-        served.ask("/api/steer", {**removed, "tags": [], "untag": ["a"]}, X_Mqtune=served.access.csrf)
-        status, _, body = served.ask("/api/steer", {**label, "tags": ["\n"]}, X_Mqtune=served.access.csrf)
+    label = {"name": "mine", "verb": "label", "trial": "0002", "tags": ["good"], "notes": "look\nagain"}
+    assert own.ask("/api/steer", label, X_Mqtune=own.access.csrf)[2]["done"]
+    removed = {"name": "mine", "verb": "label", "tags": ["a", "b"], "untag": [], "notes": None}
+    own.ask("/api/steer", removed, X_Mqtune=own.access.csrf)
+    own.ask("/api/steer", {**removed, "tags": [], "untag": ["a"]}, X_Mqtune=own.access.csrf)
+    status, _, body = own.ask("/api/steer", {**label, "tags": ["\n"]}, X_Mqtune=own.access.csrf)
 
     found = Results.load(mqtune_home / "mine").experiment
     labels = found.trials[TrialId("0002")].labels
@@ -436,29 +436,27 @@ def listening(served: Served, query: str, last: str = "") -> Iterator[Iterator[t
         yield messages()
 
 
-def test_what_happens_is_told_with_the_id_of_the_entry_and_told_again_from_there(mqtune_home: Path):
+def test_what_happens_is_told_with_the_id_of_the_entry_and_told_again_from_there(own: Served, mqtune_home: Path):
     book = written(mqtune_home)
     file = JournalFile(mqtune_home / "mine" / JOURNAL_FILE)
     file.begin(book.entries)
-    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
-        served.login()
-        with listening(served, "name=mine") as messages:
-            first, begun = next(messages)
-            before = len(book.entries)
-            book.stage("0006", {"lr": 0.6})
-            book.report("0006", {"loss": 0.01})
-            began = time.monotonic()
-            file.append(book.entries[before:])
-            last, told = next(messages)
-            took_s = time.monotonic() - began
-        with listening(served, "name=mine", first) as messages:
-            assert next(messages)[1]["rows"] == told["rows"]
-        with listening(served, "name=mine", last) as messages:
-            assert next(messages)[1]["rows"] == []
-            # Nor does a stream keep the server from ending.
-            began_to_end = time.monotonic()
-            served.close()
-            assert time.monotonic() - began_to_end < 8
+    with listening(own, "name=mine") as messages:
+        first, begun = next(messages)
+        before = len(book.entries)
+        book.stage("0006", {"lr": 0.6})
+        book.report("0006", {"loss": 0.01})
+        began = time.monotonic()
+        file.append(book.entries[before:])
+        last, told = next(messages)
+        took_s = time.monotonic() - began
+    with listening(own, "name=mine", first) as messages:
+        assert next(messages)[1]["rows"] == told["rows"]
+    with listening(own, "name=mine", last) as messages:
+        assert next(messages)[1]["rows"] == []
+        # Nor does a stream keep the server from ending.
+        began_to_end = time.monotonic()
+        own.close()
+        assert time.monotonic() - began_to_end < 8
     file.close()
 
     assert (first, last) == (book.entries[before - 1].id, book.entries[-1].id)

@@ -28,7 +28,7 @@ from ax.early_stopping.strategies import (
 
 from mqtune.integrations import AxEarlyStopping
 
-# Of what Ax does by itself.
+# From code of Ax.
 pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
 
 MEDIAN: Final = Percentile(min_curves=2, min_progression=2)
@@ -37,7 +37,7 @@ LOW: Final = Threshold(metric_threshold=0.5, min_curves=0, min_progression=1)
 
 
 class Story:
-    """Trials of a scheduler, as a driver would tell of them."""
+    """Trials of a scheduler, by the calls of a driver."""
 
     def __init__(self, strategy: Any = MEDIAN, *, metrics: Any = "val/loss", modes: Any = "min") -> None:
         self.scheduler = AxEarlyStopping(strategy)

@@ -85,7 +85,7 @@ PAUSING = ("promotion", "synchronous", "dehb")
 
 
 def seeded(new: Callable[[], TrialScheduler]) -> SyneTuneScheduler:
-    # 0.16 draws from NumPy's own generator, whatever its seed.
+    # 0.16 draws from NumPy's own generator, with any seed.
     np.random.seed(7)  # noqa: NPY002 - Syne Tune draws from this one
     return SyneTuneScheduler(new())
 
