@@ -228,9 +228,7 @@ def divider(*rooms: float) -> WorkerService:
         ([(-1.0, -1.0, -1.0)], None),
     ],
 )
-def test_an_attempt_gets_the_slot_with_the_least_room_or_waits_while_there_is_none(
-    tmp_path: Path, rooms: list[tuple[float, ...]], taken: int | None
-) -> None:
+def test_an_attempt_gets_the_tightest_slot(tmp_path: Path, rooms: list[tuple[float, ...]], taken: int | None) -> None:
     hooks = WorkerHooks([divider(*each) for each in rooms])
     slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),) * 3), tmp_path, nothing_impaired(), hooks)
 
@@ -308,9 +306,7 @@ def test_the_first_service_that_claims_an_attempt_does_so() -> None:
     assert WorkerHooks([WorkerService()]).claim(ATTEMPT, send) is None
 
 
-def test_an_attempt_returns_unclaimed_if_its_service_can_not_claim_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_attempt_returns_unclaimed_if_its_service_can_not_claim_it(caplog: pytest.LogCaptureFixture) -> None:
     broken, away = (service(claim=Mock(side_effect=kind("a bug"))) for kind in (RuntimeError, BrokerUnavailable))
     hooks = WorkerHooks([broken, service(claim=lambda *_: Grant(Assignment({}), 0.0))])
 

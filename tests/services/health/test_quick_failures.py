@@ -167,9 +167,7 @@ def test_a_quarantine_that_was_wrong_makes_its_experiment_prove_more(worker: Cal
     assert needed == [3, 6, 12, 24]
 
 
-def test_an_experiment_closes_one_device_alone_and_more_by_the_rule(
-    worker: Callable[..., Worker], clock: Clock
-) -> None:
+def test_an_experiment_closes_one_device_alone_and_more_by_rule(worker: Callable[..., Worker], clock: Clock) -> None:
     here, there = worker("here"), worker("there")
     here.fail(error=ECC)
     here.fail(5, devices=OTHER, error=ECC)

@@ -105,9 +105,7 @@ some_gangs = st.lists(st.tuples(a_demand, units), max_size=8, unique_by=lambda e
 
 
 @given(some_gangs, some_slots, st.integers(0, 12))
-def test_an_experiment_has_whole_trials_and_nobody_lacks_one_for_which_there_is_room(
-    given_units: list[tuple[Demand, int]], slots: dict[str, int], quota: int
-):
+def test_shares_are_whole_trials(given_units: list[tuple[Demand, int]], slots: dict[str, int], quota: int):
     demands = [replace(each, unit=unit, quotas=("all",)) for each, unit in given_units]
     shares = entitlements(demands, slots, {"all": quota})
 

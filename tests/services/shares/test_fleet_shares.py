@@ -262,9 +262,7 @@ def test_an_experiment_hears_its_share_when_it_is_first_asked_and_leaves_only_th
     assert set(table.demands) == {"b"}
 
 
-def test_a_backend_reads_its_register_with_the_shares_and_hears_of_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_backend_reads_its_register_with_the_shares_and_hears_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     demands = SimpleNamespace(register=Register(), exchange=lambda name, _: Share(limit=2.0, full=name), left=[])
     demands.leave = demands.left.append
     monkeypatch.setattr(driver, "Demands", lambda *_, **__: demands)

@@ -133,9 +133,7 @@ def test_an_account_deletes_its_own_and_hears_what_is_hidden(redis_client: Any, 
     assert ExperimentKeys("gone").trial("0001") in names_and_keys(redis_client)
 
 
-def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
-    redis_client: Any, redis_server: EmbeddedServer, home: Path, tmp_path: Path
-) -> None:
+def test_orphaned_checkpoints_go(redis_client: Any, redis_server: EmbeddedServer, home: Path, tmp_path: Path) -> None:
     place = tmp_path / "shared"
 
     def saved(name: str, *tenants: Tenant) -> CheckpointStore:

@@ -321,9 +321,7 @@ def test_a_trial_may_be_lost_as_often_as_was_said(max_lost: int, times: int, sta
         (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "handed_back by w@a, which could not end it: "),
     ],
 )  # fmt: skip
-def test_an_attempt_that_is_handed_back(
-    story: Story, error_type: str, error: str, pid: int | None, reason: str
-) -> None:
+def test_a_returned_attempt_says_why(story: Story, error_type: str, error: str, pid: int | None, reason: str) -> None:
     story.run().end(HANDED_BACK, error_type=error_type, error=error, pid=pid)
 
     assert (story.trial().status, story.trial().failures) == (TrialStatus.QUEUED, 0)

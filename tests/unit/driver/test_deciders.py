@@ -291,9 +291,7 @@ def ahead(bench: Bench, count: int = 9) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("hands_out", [False, True])
-def test_reports_that_can_not_be_read_are_said_once_also_to_who_looks_ahead(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, hands_out: bool
-) -> None:
+def test_unreadable_reports_are_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, hands_out: bool) -> None:
     bench = waiting(tmp_path)
     bench.report(ONE, 3.0)
     damaged = segment_bytes(ONE, 1, 2, [pack_metrics(1.0, {"loss": 2.0}), b"\x07"])

@@ -87,9 +87,7 @@ def test_a_driver_keeps_its_lock_until_it_closes(tmp_path: Path) -> None:
         bench.step()
 
 
-def test_workers_know_the_limits_of_a_lost_driver_and_of_the_journal_before_a_trial(
-    tmp_path: Path,
-) -> None:
+def test_workers_know_the_limits_of_a_lost_driver_and_of_the_journal_before_a_trial(tmp_path: Path) -> None:
     bench = Bench(tmp_path, on_driver_loss="stop", driver_loss_grace_s=7.0, journal_mb=2.0)
 
     assert bench.of(TrialStaged) == []

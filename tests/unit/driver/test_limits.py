@@ -148,9 +148,7 @@ def test_a_driver_waits_for_its_server_as_long_as_the_times_of_its_run_say() -> 
     assert time.monotonic() - began < 60.0
 
 
-def test_a_driver_that_has_started_all_trials_wants_no_slot_until_one_is_requeued(
-    tmp_path: Path,
-) -> None:
+def test_a_driver_that_has_started_all_trials_wants_no_slot_until_one_is_requeued(tmp_path: Path) -> None:
     hosts: list[DriverHost] = []
 
     def note(host: DriverHost) -> tuple[()]:

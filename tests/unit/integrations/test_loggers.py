@@ -180,9 +180,7 @@ def test_the_pages_logger_is_a_callback_and_is_run_later(tmp_path: Path, monkeyp
     assert sorted(path.name for path in Path("runs/my-experiment").iterdir()) == ["0001", "0002"]
 
 
-def test_the_pages_messages_are_posted_and_errors_hide_their_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_pages_messages_are_posted_and_errors_hide_their_address(monkeypatch: pytest.MonkeyPatch) -> None:
     posted: list[str] = []
 
     def post(request: Request, timeout: float) -> io.BytesIO:

@@ -304,9 +304,7 @@ def continued(first: Study, again: OptunaSearcher, *, slots: int = 1, trials: in
     ids=["evolution", "cma-es", "sequence", "random", "grid"],
 )
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_a_sampler_that_remembers_goes_on_after_a_resume_as_it_would_have(
-    sampler: Callable[[], optuna.samplers.BaseSampler], space: Space
-) -> None:
+def test_a_resumed_sampler_continues(sampler: Callable[[], optuna.samplers.BaseSampler], space: Space) -> None:
     first = Study(bound(sampler(), space=space))
     second = continued(first, bound(sampler(), space=space), slots=4)
 
@@ -328,9 +326,7 @@ def test_a_sampler_that_remembers_goes_on_after_a_resume_as_it_would_have(
 )
 @pytest.mark.parametrize("slots", [3, 20])
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_a_sampler_that_is_through_says_so_and_trials_under_way_end_as_they_do(
-    sampler: Callable[[], optuna.samplers.BaseSampler], slots: int
-) -> None:
+def test_an_exhausted_sampler_says_so(sampler: Callable[[], optuna.samplers.BaseSampler], slots: int) -> None:
     stories = story, again = Study(bound(sampler(), space=COUNTED)), Study(bound(sampler(), space=COUNTED))
     configs, running = [], list[tuple[Trial, Trial]]()
 

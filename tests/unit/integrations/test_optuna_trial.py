@@ -71,9 +71,7 @@ def by_turns(trial: optuna.Trial) -> float:
 
 
 @pytest.mark.parametrize("sampler", [optuna.samplers.RandomSampler(1), optuna.samplers.TPESampler(seed=1)])
-def test_what_the_trial_before_asked_waits_for_nobody(
-    monkeypatch: pytest.MonkeyPatch, sampler: optuna.samplers.BaseSampler
-) -> None:
+def test_known_questions_wait_for_nobody(monkeypatch: pytest.MonkeyPatch, sampler: optuna.samplers.BaseSampler) -> None:
     wire = Wire(monkeypatch, sampler=sampler)
 
     asked = [wire.run(fixed) for _ in range(15)]

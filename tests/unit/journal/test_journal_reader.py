@@ -98,9 +98,7 @@ def fill(path: Path, entries: list[Entry]) -> None:
     ],
     ids=["another experiment", "another beginning", "a gap", "no journal", "nothing"],
 )
-def test_a_copy_of_another_journal_is_put_aside(
-    path: Path, copied: list[Entry] | bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_foreign_copy_is_put_aside(path: Path, copied: list[Entry] | bytes, caplog: pytest.LogCaptureFixture) -> None:
     path.write_bytes(copied) if isinstance(copied, bytes) else fill(path, copied)
     before = path.read_bytes()
     dict_file = path.parent / DICTS / "m-0001-1-1"

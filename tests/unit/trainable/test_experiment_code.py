@@ -189,7 +189,7 @@ def definition(kept: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]
 
 
 @pytest.mark.parametrize("was_recorded", [True, False])
-def test_code_that_is_the_same_or_was_not_recorded_yet_is_no_change(
+def test_same_or_unrecorded_code_is_no_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_recorded: bool
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

@@ -320,7 +320,7 @@ def test_what_can_not_be_saved_or_reported_is_refused_in_a_trial_and_outside_and
     assert pipe.frames() == []
 
 
-def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
+def test_lost_checkpoints_are_errors_each_time(
     attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     open_store(str(tmp_path)).create()

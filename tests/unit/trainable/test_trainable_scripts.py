@@ -153,9 +153,7 @@ def test_a_script_that_fails_is_told_with_its_code_or_the_signal_and_its_last_wo
         assert one.stderr().count("the disk is full") == 1
 
 
-def test_unflushed_output_is_reported_and_a_stop_ends_the_script_with_its_children(
-    trial: Trial,
-):
+def test_unflushed_output_is_reported_and_a_stop_ends_the_script_with_its_children(trial: Trial):
     code = """
         import subprocess, sys, time, os
         inner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

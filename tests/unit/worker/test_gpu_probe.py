@@ -87,9 +87,7 @@ def test_one_process_answers_until_it_is_killed(build: Build, tmp_path: Path, ca
         pytest.param("sys.stdin.readline(); print('#', flush=True); time.sleep(600)", id="babbling"),
     ],
 )
-def test_a_process_that_gives_no_answer_is_killed_and_nobody_asks_for_a_while(
-    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture, body: str
-) -> None:
+def test_a_silent_process_is_killed(build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture, body: str) -> None:
     query = build(body, Timing(gpu_answer_s=1.0))
 
     assert [query.used(["0"]) for _ in range(3)] == [{}] * 3

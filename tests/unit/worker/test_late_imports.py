@@ -85,7 +85,7 @@ def test_an_import_that_leaves_something_no_fork_should_have_is_not_safe(tmp_pat
         (lambda: os.environ["PATH"], False),
     ],
 )
-def test_whether_an_import_has_read_a_variable_is_seen_however_it_does(
+def test_each_read_of_a_variable_is_seen(
     monkeypatch: pytest.MonkeyPatch, way: Callable[[], object], sees: bool
 ) -> None:
     monkeypatch.setenv("LOOKED_AT", "0")

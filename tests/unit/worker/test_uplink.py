@@ -244,9 +244,7 @@ FORGED: dict[str, tuple[int, bytes]] = {
 
 
 @pytest.mark.parametrize("what", FORGED)
-def test_what_is_not_the_attempts_own_is_not_written_and_what_came_before_it_is(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender], what: str
-) -> None:
+def test_foreign_frames_are_not_written(book: Book, uplink: Uplink, sender: Callable[[str], Sender], what: str) -> None:
     one, victim = sender("0001"), sender("0002")
     before = [a_report(), a_report(), in_memory("m-0001-1-9.t", b"mine"), a_report(checkpoint="m-0001-1-9.t")]
     kind, body = FORGED[what]
@@ -327,7 +325,7 @@ def test_a_stream_in_doubt_again_after_each_write_is_carried_to_its_end(
 
 
 @pytest.mark.parametrize("how", ["it has ended", "it is to end", "it is told to end"])
-def test_reports_of_an_attempt_that_ends_are_written_in_spite_of_a_full_journal(
+def test_an_ending_attempt_writes_its_all(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender], how: str
 ) -> None:
     one = sender("0001")
@@ -389,7 +387,7 @@ def test_what_a_full_server_refuses_is_written_once_there_is_room_and_other_expe
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_who_is_told_to_end_waits_for_no_memory_and_its_unwritten_reports_are_counted(
+def test_an_ordered_end_drops_and_counts(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender], call: str
 ) -> None:
     one = sender("0001")
