@@ -1,4 +1,4 @@
-"""A driver moves the oldest entries of its journal into chapters in its store, and no later reader misses one."""
+"""A driver moves its journal's oldest entries into chapters, and no later reader misses one."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ some_slots = st.fixed_dictionaries({queue: st.integers(0, 8) for queue in QUEUES
 
 
 def placed(demands: list[Demand], shares: dict[str, int], slots: dict[str, int]) -> bool:
-    """Whether there is a slot for everybody: each set of queues has as many as those need that fit no others (Hall)."""
+    """Whether everybody has a slot: each set of queues has enough for demands on it alone (Hall)."""
     sets = [frozenset(queue for index, queue in enumerate(QUEUES) if mask >> index & 1) for mask in range(8)]
     return all(
         sum(shares[each.experiment] for each in demands if set(each.queues) <= some) <= sum(slots[q] for q in some)

@@ -37,7 +37,7 @@ ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 
 
 class Story:
-    """An experiment, and short words for what happens to it."""
+    """An experiment, and short calls for its events."""
 
     def __init__(self, **options: Any) -> None:
         self.experiment = Experiment("x", **{"metric": "loss", "mode": "min", "max_failures": 0, **options})
@@ -255,7 +255,7 @@ LOST, HANDED_BACK = AttemptEnd.LOST, AttemptEnd.HANDED_BACK
 LOSSES: dict[str, tuple[AttemptEnd, Callable[[int], Sequence[Any]], bool]] = {
     "lost": (LOST, lambda attempt: (), True),
     "handed back": (HANDED_BACK, lambda attempt: (), True),
-    # What an attempt between two losses has reported excuses the first.
+    # A report between two losses excuses the first.
     "lost, and further on every other time": (LOST, lambda attempt: (attempt,) if attempt % 2 else (), False),
     # As on machines that are taken away without notice.
     "lost further on": (LOST, lambda attempt: (attempt,), False),

@@ -106,7 +106,7 @@ ASKED = ("choose", "suggest", "stops_experiment")
 
 
 class Bug:
-    """Raises in one method until it is corrected: at the first report of trial 0003, or when it is asked again and again."""
+    """Raises in one method until corrected: at report 1 of trial 0003, or at its fourth call."""
 
     def __init__(self, method: str) -> None:
         self.method, self.is_there, self.asked, self.calls = method, True, 0, 0
@@ -127,7 +127,7 @@ class Bug:
 
 
 def fail(simulation: Simulation) -> MqtuneError:
-    """Run until it fails, and end as a run does then: attempts are handed back, and the driver is done."""
+    """Run until it fails, and end as a run does then, with all attempts requeued."""
     driver = simulation.driver()
 
     def drive() -> None:

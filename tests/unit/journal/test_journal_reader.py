@@ -31,7 +31,7 @@ class FullDisk(JournalFile):
 
 
 class Writer:
-    """The journal of one experiment, with so many events in it."""
+    """The journal of one experiment, with this number of events."""
 
     def __init__(self, events: int, name: str = "x") -> None:
         self.server = MemoryServer()
@@ -115,7 +115,7 @@ def test_a_foreign_copy_is_put_aside(path: Path, copied: list[Entry] | bytes, ca
     assert list(copy.read()) == writer.entries
     aside = list(path.parent.glob("journal-*.msgpack"))
     if copied == b"" or (isinstance(copied, list) and copied[:3] == writer.entries[:3]):
-        # The journal has all that these have.
+        # The journal has all their entries.
         assert aside == []
         assert dict_file.exists()
     else:
