@@ -29,7 +29,7 @@ def imported(folder: Path, modules: dict[str, str], then: str) -> Any:
         (packages / f"{name}.py").write_text(source)
     head = f"import sys, json; sys.path[:0] = [{str(packages)!r}, {str(folder)!r}]\n"
     head += "from mqtune.trainable.process.late_imports import ImportWatch, preload\n"
-    # Threads and files of modules end with it.
+    # Processes of modules end with it.
     tail = "\nimport os, signal; sys.stdout.flush(); [os.kill(int(p), 9) for p in open('/proc/self/task/%d/children' % os.getpid()).read().split()]; os._exit(0)"
     done = subprocess.run([sys.executable, "-c", head + then + tail], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
