@@ -39,6 +39,7 @@ class Book:
         accept_no_report: bool = False,
         code_files: dict[str, str] | None = None,
         space: dict[str, Any] | None = None,
+        stop: dict[str, Any] | None = None,
     ):
         self.folder = folder
         self.entries: list[Entry] = []
@@ -59,6 +60,8 @@ class Book:
         }
         if space is not None:
             definition["space"] = space
+        if stop is not None:
+            definition["stop"] = stop
         self.write(ExperimentCreated(name=folder.name, definition=definition, at=self.now).encode())
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -85,7 +85,7 @@ class CheckpointGC:
 
     A checkpoint that something *names* is never collected: the one from which a trial may continue, with which an
     attempt under way began, or with which a decided restart begins, of any trial. The best trial's checkpoints stay,
-    too, unless the user wants them deleted.
+    too, unless the user wants them deleted; with ``Checkpoints(keep_trials=…)`` those of several best trials.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class CheckpointGC:
         #: Whether somebody may go on from a trial that has completed, or was stopped.
         self._keeps_dicts = keeps_dicts
         self._spares_best = options.delete != "all"
+        self._keep_trials = options.keep_trials
         self._references = References()
         #: Ended trials that keep their checkpoints because they are, or were, the best.
         self._spared: dict[TrialId, None] = {}
@@ -176,7 +177,8 @@ class CheckpointGC:
         return self._settle(now_s) if is_due or self.is_unsettled else ()
 
     def _settle(self, now_s: float) -> Iterator[Drop]:
-        over = [id_ for id_ in self._spared if id_ not in self._experiment.leaders]
+        best = self._best_of_spared()
+        over = [id_ for id_ in self._spared if id_ not in best]
         for id_ in over:
             del self._spared[id_]
         yield from self._unneeded(over)
@@ -250,14 +252,29 @@ class CheckpointGC:
         if not trial.status.is_terminal:
             return unneeded
         over = set(unneeded)
-        if trial.id in self._experiment.leaders and self._spares_best:
-            self._spared[trial.id] = None
-        else:
+        if not self._is_spared(trial):
             loses_all = trial.status in self._lose_all
             # A dict in Redis is there to continue from, not to be archived.
             keeps = self._keeps_dicts and trial.status in _HAVE_DONE
             over |= {one for one in trial.checkpoints if loses_all or (is_in_memory(one) and not keeps)}
         return [one for one in trial.checkpoints if one in over and one not in self._references]
+
+    def _is_spared(self, trial: Trial) -> bool:
+        """Note an ended trial if it is one of the best, and return whether it is."""
+        if not self._spares_best:
+            return False
+        has_value = not (trial.is_abandoned or math.isnan(trial.best_value))
+        if trial.id in self._experiment.leaders or (self._keep_trials > 1 and has_value):
+            self._spared[trial.id] = None
+        return trial.id in self._best_of_spared()
+
+    def _best_of_spared(self) -> Container[TrialId]:
+        """Return the leaders, and the best of the other noted trials up to ``keep_trials``."""
+        experiment, leaders = self._experiment, self._experiment.leaders
+        others = [experiment.trials[id_] for id_ in self._spared if id_ not in leaders]
+        sign = 1 if experiment.mode == "min" else -1
+        others.sort(key=lambda trial: (not experiment.is_feasible(trial), sign * trial.best_value))
+        return {*leaders, *(trial.id for trial in others[: max(0, self._keep_trials - len(leaders))])}
 
     def left_over(self, journal: Journal) -> list[Drop]:
         """Return what Redis has and no event names, nor ever will.

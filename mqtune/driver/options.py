@@ -62,13 +62,15 @@ class _Option(NamedTuple):
 
     ``key`` is its name in the definition, the field's own if empty and with a dot for a value within a value; None
     keeps it out. ``may_change`` says that an experiment may go on with another value. ``is_later`` says that
-    definitions which were written before the option existed lack it; its default counts for them.
+    definitions which were written before the option existed lack it; its default counts for them. ``is_rare`` says
+    that every definition lacks it while it has its default.
     """
 
     check: _Check | None = None
     key: str | None = ""
     may_change: bool = False
     is_later: bool = False
+    is_rare: bool = False
     keep: _Keep | None = None
 
 
@@ -84,10 +86,11 @@ def option(
     key: str | None = "",
     may_change: bool = False,
     is_later: bool = False,
+    is_rare: bool = False,
     keep: _Keep | None = None,
 ) -> T:
     """Return the field of an option; see ``_Option``."""
-    return field(default=default, metadata={"option": _Option(check, key, may_change, is_later, keep)})
+    return field(default=default, metadata={"option": _Option(check, key, may_change, is_later, is_rare, keep)})
 
 
 def _options(group: object) -> Iterator[tuple[Field[Any], _Option, str]]:
@@ -205,6 +208,8 @@ class Checkpoints(Checked):
         delete: the trials that lose all their checkpoints when they end: False: none; "stopped": trials that were
             stopped early, failed or abandoned; True: completed trials too; "all": even the best one, whose checkpoints
             stay otherwise. A checkpoint from which another trial may still start stays until then.
+        keep_trials: how many of the best trials *delete* spares, at least 1. More than 1 goes with one metric, and with
+            ``delete="stopped"`` or ``delete=True``. A trial counts from its end on.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -217,10 +222,17 @@ class Checkpoints(Checked):
     score: str = option("", key="retention.score", may_change=True)
     mode: Literal["min", "max", ""] = option("", key="retention.mode", may_change=True)
     delete: Deletes = option(False, _one_of(False, "stopped", True, "all"), key="delete_checkpoints", may_change=True)
+    keep_trials: int = option(1, key="keep_checkpoints_of", may_change=True, is_rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.retention
+        whole_number("Checkpoints", "keep_trials", self.keep_trials, 1)
+        if self.keep_trials > 1 and self.delete in (False, "all"):
+            raise ConfigurationError(
+                f"Checkpoints(keep_trials={self.keep_trials}, delete={self.delete!r}): it needs delete='stopped' or "
+                f"delete=True, which spare the best trials"
+            )
 
     @property
     def retention(self) -> Retention:
@@ -363,6 +375,8 @@ def kept_options(group: object) -> Definition:
         if "group" in attribute.metadata:
             definition |= kept_options(value)
             continue
+        if option.is_rare and value == attribute.default:
+            continue
         outer, _, inner = key.partition(".")
         plain = value if option.keep is None or value is None else option.keep(value)
         if inner:
@@ -382,7 +396,7 @@ def rebuilt(group: type[T], definition: Definition) -> T:
     arguments = {}
     for attribute, option, key in _options(group):
         outer, _, inner = key.partition(".")
-        if outer in definition or not option.is_later:
+        if outer in definition or not (option.is_later or option.is_rare):
             arguments[attribute.name] = definition[outer][inner] if inner else definition[outer]
     return group(**arguments)
 

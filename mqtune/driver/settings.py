@@ -156,6 +156,11 @@ class Settings(Checked):
         if self.warm_start is not None:
             self.warm_start.check_objective(self.objective)
         self._check_searcher()
+        if self.checkpoints.keep_trials > 1 and not (self.metric and self.objective.is_single):
+            raise ConfigurationError(
+                f"Checkpoints(keep_trials={self.checkpoints.keep_trials}) counts trials by one metric; this experiment "
+                f"has metric={self.metric!r}. Of several metrics the Pareto front keeps its checkpoints"
+            )
         self.scheduler.check_space(self.space)
         if self.metric or not self.is_open:
             self._bind(self.scheduler)

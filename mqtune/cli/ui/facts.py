@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from mqtune.cli.ui.feed import Feed
 from mqtune.core.text import printable
-from mqtune.core.trial import Trial, TrialStatus
+from mqtune.core.trial import Trial, TrialStatus, is_number
 from mqtune.results.frames import Row
 from mqtune.results.plots.data import time_attr_of, time_label_of
 from mqtune.results.progress import deciders_of, updated_at
@@ -100,7 +100,24 @@ def _facts(results: Results, found: _Found | None) -> Row:
         "saved": budget.saved,
         "error": common[0][0] if common else "",
         "error_count": common[0][1] if common else 0,
+        "time_limit_at": _time_limit_at(results),
     }
+
+
+def _time_limit_at(results: Results) -> float | None:
+    """Return when the stop rules' first limit of wall time is over, since the epoch; None without one."""
+    created_at, rules = results.experiment.created_at, [results.definition.get("stop")]
+    limits = []
+    for rule in rules:
+        if not isinstance(rule, Mapping):
+            continue
+        if isinstance(inner := rule.get("rules"), list) and rule.get("rule") == "any":
+            rules += inner
+        if (rule.get("rule"), rule.get("count", "wall_time")) == ("time_limit", "wall_time") and is_number(
+            rule.get("seconds")
+        ):
+            limits.append(float(rule["seconds"]))
+    return created_at + min(limits) if limits and created_at is not None else None
 
 
 def best_time(feed: Feed) -> float | None:

@@ -22,6 +22,7 @@ from book import ASHA, Book
 from click.testing import CliRunner
 from waiting import eventually
 
+import mqtune
 from mqtune import Results
 from mqtune.cli import Access, Feed, Feeds, Page, Place, Places, group, server_of
 from mqtune.cli.ui import views
@@ -256,7 +257,8 @@ def test_plotly_is_kept_by_browsers_as_its_address_has_its_version(served: Serve
 
 def figured(home: Path) -> Book:
     """Return an experiment whose trial 0003 is the best, with early stops and three failures."""
-    book = Book(home / "figured", scheduler=ASHA, max_failures=0)
+    stop = mqtune.TimeLimit(60) | mqtune.TargetReached(0) | mqtune.TimeLimit(5, "driver_time") | mqtune.TimeLimit(90)
+    book = Book(home / "figured", scheduler=ASHA, max_failures=0, stop=stop.describe())
     for number in range(1, 13):
         id_ = f"{number:04}"
         book.stage(id_, {"lr": number / 10})
@@ -295,6 +297,7 @@ def test_the_figures_of_an_experiment_have_its_savings_speed_and_commonest_error
     # The others ended after trial 0003 had found the best value.
     assert found["since"] == 10
     assert 10 < found["per_minute"] < 20
+    assert found["time_limit_at"] == summary["created_at"] + 60
     assert (summary["scheduler"], summary["range"], summary["searcher"]) == ("ASHA", "η 3, iterations 1 → 9", "random")
     assert (summary["best"]["trial"], summary["best"]["time"], summary["unit"]) == ("0003", 9, "iteration")
     # The refused request changed nothing.

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench
+from bench import Bench, writer_of
 from hypothesis import given, strategies as st
 from waiting import eventually
 
+import mqtune
 from mqtune.checkpoints import DirectoryStore, open_store
 from mqtune.core.errors import ConfigurationError, StoreUnavailable
 from mqtune.core.events import CheckpointsDropped
@@ -214,6 +215,44 @@ def test_who_loses_all_checkpoints_at_its_end_is_what_was_asked_for(
     assert statuses == ["COMPLETED", stopped, stopped, "ABANDONED", stopped]
     assert tuple(store.exists(name) for name in names.values()) == kept
     assert tuple(bool(bench.trial(trial).checkpoints) for trial in names) == kept
+
+
+def test_the_best_trials_that_have_ended_keep_their_checkpoints(tmp_path: Path, store: DirectoryStore) -> None:
+    checkpoints = mqtune.Checkpoints(delete=True, keep_trials=3)
+    bench = Bench(tmp_path, store=store, slots=6, max_trials=6, checkpoints=checkpoints).step()
+    losses = {"0001": 3.0, "0002": math.nan, "0003": 2.0, "0004": 4.0, "0005": 0.5, "0006": 1.0}
+    names = {trial: save(bench.start(trial), trial, loss) for trial, loss in losses.items()}
+    bench.hand.trial("0005").abandon("bad")
+
+    def kept_after(*ends: str) -> set[str]:
+        """Return the ended trials that have their checkpoints once these have ended, too."""
+        for trial in ends:
+            bench.end(trial)
+        trials = (bench.trial(trial) for trial in names)
+        return {trial.id for trial in trials if trial.status.is_terminal and trial.checkpoints}
+
+    # The best trial, which runs, has one of the three places.
+    assert kept_after("0005", "0002", "0001", "0004") == {"0001", "0004"}
+    assert kept_after("0003") == {"0001", "0003"}
+    assert kept_after("0006") == {"0001", "0003", "0006"}
+    bench.driver.close()
+    assert {trial for trial, name in names.items() if store.exists(name)} == {"0001", "0003", "0006"}
+
+
+@pytest.mark.parametrize(
+    ("options", "metric", "message"),
+    [
+        ({"keep_trials": 0, "delete": True}, "loss", "keep_trials=0"),
+        ({"keep_trials": 3}, "loss", "keep_trials=3, delete=False"),
+        ({"keep_trials": 3, "delete": "all"}, "loss", "keep_trials=3, delete='all'"),
+        ({"keep_trials": 3, "delete": True}, ["loss", "size"], "the Pareto front keeps its checkpoints"),
+    ],
+)
+def test_a_number_of_best_trials_without_a_meaning_is_refused(
+    options: dict[str, Any], metric: Any, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        writer_of(metric=metric, checkpoints=mqtune.Checkpoints(**options))
 
 
 def test_checkpoints_are_deleted_by_hand(begin: Begin, store: DirectoryStore) -> None:

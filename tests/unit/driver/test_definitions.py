@@ -101,6 +101,7 @@ def many() -> dict[str, dict[str, Any]]:
             "checkpoints": mqtune.Checkpoints(keep_last=None, keep_best=2, score="accuracy", mode="max", delete=True)
         },
         "retention of some": {"checkpoints": mqtune.Checkpoints(keep_last=3, delete="all")},
+        "retention of the best trials": {"checkpoints": mqtune.Checkpoints(delete=True, keep_trials=3)},
         "resources": {"resources": mqtune.Resources(gpus=0.5, cpus=3, gpu_memory_gb=12, tags=["a100"])},
         "store": {
             "checkpoints": mqtune.Checkpoints("s3://bucket/folder"),

@@ -39,11 +39,13 @@ const all = (...filters) => {
   return given.length > 1 ? given.map((each) => `(${each})`).join(" and ") : given.join("");
 };
 
-// The seconds until the trials of the plan have ended, or undefined.
-export function secondsLeft({ planned, ended, outcome }, facts) {
-  return outcome || !planned || planned <= ended || !facts?.per_minute
-    ? undefined
-    : (60 * (planned - ended)) / facts.per_minute;
+// The seconds until the trials of the plan have ended or a limit of wall time is over, or undefined.
+export function secondsLeft({ planned, ended, outcome, is_virtual }, facts) {
+  if (outcome || !facts) return undefined;
+  const ends = [];
+  if (planned > ended && facts.per_minute) ends.push((60 * (planned - ended)) / facts.per_minute);
+  if (facts.time_limit_at && !is_virtual) ends.push(Math.max(0, facts.time_limit_at - Date.now() / 1000));
+  return ends.length ? Math.min(...ends) : undefined;
 }
 
 export function experimentPage(main, name) {
