@@ -15,7 +15,7 @@ from mqtune.backends.local.server import EmbeddedServer
 from mqtune.core.errors import MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken, Event, ExperimentEnded, Reports, TrialStaged
 from mqtune.core.machine import mqtune_home
-from mqtune.journal.follow import follow
+from mqtune.results import follow
 
 
 def main() -> None:

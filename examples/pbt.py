@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import mqtune
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import saved_events
 
 EPOCHS = 42

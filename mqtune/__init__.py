@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mqtune.core.callback import Callback
     from mqtune.core.resources import Resources
     from mqtune.core.trial import TrialStatus
-    from mqtune.driver.options import Checkpoints, Failures, Local, Process, RunOptions
+    from mqtune.driver.setup.options import Checkpoints, Failures, Local, Process, RunOptions
     from mqtune.results.logs import follow_log
     from mqtune.results.results import Results
     from mqtune.results.warm_start import WarmStart
@@ -132,7 +132,8 @@ __all__ = [
     "uniform",
 ]
 
-# A trial process imports mqtune for ``report`` alone, and must not wait for redis and celery: names are found when used.
+# Each name is imported at its first use. A trial's process imports mqtune only for ``report``, and must not wait for
+# the imports of redis and celery.
 _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("ASHA", "PromotionASHA"), "mqtune.schedulers.asha"),
     "FIFO": "mqtune.schedulers.base",
@@ -159,7 +160,7 @@ _HOMES: Final[dict[str, str]] = {
     "Trainable": "mqtune.trainable.class_",
     "Script": "mqtune.trainable.script_arguments",
     "Checkpoint": "mqtune.checkpoints",
-    **dict.fromkeys(("Checkpoints", "Failures", "Local", "Process", "RunOptions"), "mqtune.driver.options"),
+    **dict.fromkeys(("Checkpoints", "Failures", "Local", "Process", "RunOptions"), "mqtune.driver.setup.options"),
     "WarmStart": "mqtune.results.warm_start",
     "Callback": "mqtune.core.callback",
     "TrialStatus": "mqtune.core.trial",

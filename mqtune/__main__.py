@@ -1,4 +1,4 @@
-"""``python -m mqtune``."""
+"""Runs the command line for ``python -m mqtune``."""
 
 from mqtune.cli import main
 

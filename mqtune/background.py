@@ -1,4 +1,4 @@
-"""A tuner that a thread drives, for loops of users and of other libraries."""
+"""Runs a tuner in a background thread, for programs that have a loop of their own."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from mqtune.tuner import Tuner
 
 T = TypeVar("T")
 
-#: The longest that a call waits for the thread, which waits for news. An idle thread takes a hundredth of a core.
-LOOK_S: Final = 0.02
-#: How long ``close`` waits for the thread. A local worker and server take as long to end; a Redis that is away would
-#: take much longer.
+#: Longest wait of one step for new events, in seconds. A call from another thread waits at most that long. An idle
+#: thread takes a hundredth of a core.
+_STEP_S: Final = 0.02
+#: How long ``close`` waits for the thread, in seconds. It is enough for a local worker and server to end. An
+#: unavailable Redis would take much longer.
 _CLOSE_S: Final = 30.0
 
 
 class BackgroundTuner:
-    """Drives a tuner without a space in a thread, so that trials run while its user is busy.
+    """Runs the loop of a tuner without a space in a thread.
 
-    Every method may be called from any thread. An ended trial has all its reports in ``reports``. An error of a step
-    ends the thread: it is ``problem``, and every later call of ``do`` raises it. The tuner is closed with its process.
+    So trials run while the caller is busy. Any thread may call each method. When a trial has ended, ``reports`` has all
+    its reports. An error in the loop ends the thread: ``problem`` has it, and later calls of ``do`` raise it. The tuner
+    is closed when the process exits.
 
     Args:
-        open_tuner: makes the tuner, in the thread.
+        open_tuner: makes the tuner. The thread calls it.
 
     Raises:
         Exception: the error of *open_tuner*, or of ``Tuner.run`` when it connects.
@@ -50,10 +52,10 @@ class BackgroundTuner:
         atexit.register(self.close)
 
     def do(self, action: Callable[[Tuner], T]) -> T:
-        """Return what *action* returns, which the thread calls with the tuner between two steps.
+        """Call *action* with the tuner in the thread, between two steps, and return the result.
 
         Raises:
-            Exception: the error of *action*, or the one that has ended the thread.
+            Exception: the error of *action*, or the error that ended the thread.
         """
         call = _Call(action)
         with self._ending:
@@ -68,9 +70,9 @@ class BackgroundTuner:
         return self._tuner.find(key)
 
     def reports(self, trial: Trial) -> list[Report]:
-        """Return all valid reports of a trial, oldest first, including earlier drivers'.
+        """Return all valid reports of a trial so far, oldest first, without waiting for the thread.
 
-        It does not wait for the thread.
+        They include reports from before this driver began.
         """
         return list(self._reports.get(trial.id, ()))
 
@@ -84,9 +86,9 @@ class BackgroundTuner:
         problem: BaseException = ConfigurationError("this BackgroundTuner is closed; make another one")
         try:
             with contextlib.closing(open_tuner()) as tuner:
-                tuner.listen(self._keep)
+                tuner.listen(self._store_report)
                 while self._carry_out_calls(tuner):
-                    self._go_on(tuner)
+                    self._step(tuner)
         except BaseException as error:  # noqa: BLE001 - its callers get it
             problem = error
         with self._ending:
@@ -96,26 +98,26 @@ class BackgroundTuner:
                 call.answer.set_exception(problem)
 
     def _carry_out_calls(self, tuner: Tuner) -> bool:
-        """Carry out all calls, and return whether to continue."""
+        """Carry out all queued calls. Return False if the tuner was asked to close."""
         while not self._calls.empty():
             if (call := self._calls.get()) is None:
                 return False
             call.carry_out(tuner)
         return True
 
-    def _go_on(self, tuner: Tuner) -> None:
+    def _step(self, tuner: Tuner) -> None:
         if tuner.is_finished:
-            # Until a trial is added, which begins it again.
-            time.sleep(LOOK_S)
+            # A call may add a trial, and then there are steps again.
+            time.sleep(_STEP_S)
         else:
-            tuner.step(LOOK_S)
+            tuner.step(_STEP_S)
 
-    def _keep(self, report: Report) -> None:
+    def _store_report(self, report: Report) -> None:
         self._reports.setdefault(report.trial, []).append(report)
 
 
 class _Call:
-    """A call from another thread, whose caller waits for the answer."""
+    """A call from another thread, which waits for the answer."""
 
     def __init__(self, action: Callable[[Tuner], object]) -> None:
         self.answer: Future[Any] = Future()

@@ -1,7 +1,7 @@
 """Inspect, follow and steer a broker's experiments from any process on any machine.
 
 A request is an event in the experiment's journal. The driver carries out each request once, in the journal's order, and
-journals its answer. The next driver carries out unanswered requests.
+journals an answer. If a driver ends before that, the next driver carries out the request.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from mqtune.core.priorities import Priority
 from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
 from mqtune.journal.base import Entry, entry_time
-from mqtune.journal.clock import ServerClock
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.follow import follow
-from mqtune.journal.owner import person
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.redis import RedisJournal, number
-from mqtune.journal.retry import retrying
+from mqtune.journal.server.clock import ServerClock
+from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect, redact
+from mqtune.journal.server.owner import person
+from mqtune.journal.server.retry import retrying
 from mqtune.journal.states import readable_on
 from mqtune.journal.stream import naming
 from mqtune.results.checkpoints import Origin
+from mqtune.results.follower import follow
 from mqtune.results.results import Results
 
 if TYPE_CHECKING:
@@ -55,21 +55,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Newest entries to search for the experiment's end; only a few events follow it.
+#: Number of newest entries in which to look for the experiment's end. Only a few events can follow that one.
 _LAST_COUNT: Final = 50
 #: Entries per read.
 _PAGE_COUNT: Final = 1_000
 #: First and longest wait between polls for an answer, in seconds.
-_LOOK_S: Final = (0.005, 0.1)
+_POLL_S: Final = (0.005, 0.1)
 _RETRY_S: Final = 0.1
 
 
 class Answer(NamedTuple):
-    """The answer to a request, which may be pending.
+    """The answer to a request, or a note that the request is still pending.
 
-    If ``is_done`` is false, the request is in the journal and will be carried out; ``reason`` says what delays it.
-    ``trial`` is the request's trial, or the new one. ``config`` is set if the request made a trial or asked for one.
-    Repeating a request with its ``request_id`` returns its answer and does nothing twice.
+    If ``is_done`` is false, a driver will carry out the request, and ``reason`` says what delays it. ``trial`` is the
+    id of the request's trial, or of the trial that it added. ``config`` is that trial's config if the request added
+    one. To get a lost answer, repeat the request with its ``request_id``: it is not carried out twice.
     """
 
     request_id: str
@@ -91,7 +91,7 @@ class Steering(Protocol):
         wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Return the answer; raise an ``MqtuneError`` if the action is refused.
+        """Carry out an action, or request it, and return the answer.
 
         Args:
             action: "stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail", "label", "add", "ask",
@@ -100,15 +100,19 @@ class Steering(Protocol):
             arguments: the action's arguments, by name.
             wait_s: longest wait for the driver's answer, in seconds.
             request_id: id of the request to repeat.
+
+        Raises:
+            MqtuneError: the action is refused. The message says why.
         """
 
 
 class TrialHandle:
     """Steers one trial of an experiment from any process.
 
-    In the driver's process, methods act immediately. Elsewhere they wait for the driver's answer, for at most
-    *wait_s* seconds. Without a driver they return immediately, and the next driver carries the request out. Pass
-    ``request_id`` to repeat a request whose answer was lost. An impossible action raises an error that says why.
+    In the driver's process, methods act immediately. Elsewhere they send a request and wait for the driver's answer,
+    for at most *wait_s* seconds; None waits without a limit. If no driver runs, they return immediately, and the next
+    driver carries out the request. Pass ``request_id`` to repeat a request whose answer was lost. An impossible action
+    raises an error that says why.
 
     Args:
         id: the trial's id.
@@ -139,14 +143,15 @@ class TrialHandle:
         wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Stage the paused trial again, from its newest checkpoint.
+        """Resume the paused trial from its newest checkpoint.
 
         Args:
-            config: values to change.
+            config: the config's values to change. By default the config stays the same.
             reason: why, in a few words.
-            checkpoint: another checkpoint: "best", or the id of a kept one; in the driver's process also a folder's
-                path. "decided" is its checkpoint at the report of ``Tuner.next_report`` on which it was paused; without
-                one it starts from scratch.
+            checkpoint: start from this checkpoint instead: "best", the id of a kept checkpoint or, in the driver's
+                process, the path of a folder. "decided" is the checkpoint that the trial had at the report on which it
+                was paused, if ``Tuner.next_report`` returned that report. Without a checkpoint there, it starts from
+                scratch.
         """
         return self._do("resume", wait_s, request_id, config=config, checkpoint=checkpoint, reason=reason)
 
@@ -160,22 +165,27 @@ class TrialHandle:
         wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Restart the trial in place, from scratch or from a checkpoint.
+        """Run the trial again under its id, from scratch or from a checkpoint.
 
-        A running attempt ends first.
+        If the trial runs, it is stopped first.
 
         Args:
-            config: values to change.
+            config: the config's values to change. By default the config stays the same.
             reason: why, in a few words.
-            source: id of the trial whose checkpoint to start from.
-            checkpoint: "newest", "best" or an id, of *source* or of this trial; in the driver's process also a folder.
+            source: id of another trial from whose checkpoint to start.
+            checkpoint: "newest" or "best" of *source* or, without *source*, of this trial; or the id of a checkpoint;
+                or, in the driver's process, the path of a folder. Without *source* and *checkpoint* the trial starts
+                from scratch.
         """
         return self._do(
             "restart", wait_s, request_id, config=config, source=source, checkpoint=checkpoint, reason=reason
         )
 
     def save(self, *, wait_s: float | None = None, request_id: str = "") -> Answer:
-        """Have the running trial save a checkpoint soon. The answer doesn't wait for it."""
+        """Tell the running trial to save a checkpoint soon.
+
+        The answer doesn't wait for the checkpoint.
+        """
         return self._do("save", wait_s, request_id)
 
     def complete(self, reason: str = "", *, wait_s: float | None = None, request_id: str = "") -> Answer:
@@ -183,7 +193,7 @@ class TrialHandle:
         return self._do("complete", wait_s, request_id, reason=reason)
 
     def abandon(self, reason: str = "", *, wait_s: float | None = None, request_id: str = "") -> Answer:
-        """Abandon the trial: its config is never proposed again, and searchers ignore it."""
+        """End the trial as ABANDONED: searchers ignore it, and never propose its config again."""
         return self._do("abandon", wait_s, request_id, reason=reason)
 
     def fail(self, reason: str = "", *, wait_s: float | None = None, request_id: str = "") -> Answer:
@@ -200,9 +210,9 @@ class TrialHandle:
         wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Change the trial's tags or notes, in any status.
+        """Change the tags or notes of the trial, in any status.
 
-        This takes effect immediately, even without a driver.
+        The change takes effect immediately, even if no driver runs.
 
         Args:
             tags: tags to add.
@@ -224,24 +234,25 @@ def _labels(tags: Sequence[str], untag: Sequence[str], note: str, notes: str | N
 
 @dataclass(frozen=True, slots=True)
 class ExperimentState:
-    """The state of an experiment on its broker."""
+    """A summary of an experiment, as its broker has it."""
 
     name: str
     metric: str
     created_at: float
-    #: finished, interrupted or failed; empty before its end.
+    #: "finished", "interrupted" or "failed". Empty before the experiment's end.
     outcome: str
-    #: Whether a driver runs it.
+    #: Whether a driver runs.
     is_driven: bool
     #: Age of the newest event, in seconds.
     age_s: float
     #: Number of journal entries.
     entries: int = 0
-    #: Why its driver starts nothing, as of some seconds ago. Empty without a driver.
+    #: Why the driver starts no trial, as of some seconds ago. Empty if it can, or if no driver runs.
     waits: str = ""
-    #: Its creator.
+    #: The user who created it.
     owner: Owner = NOBODY
-    #: Its unfinished submitted script. None while it has a driver, and after its end.
+    #: The submitted script that is to drive it. None without one, while a driver runs, and after the experiment's or
+    #: the script's end.
     script: SubmissionState | None = None
 
 
@@ -256,39 +267,46 @@ class _Broker:
         self.clock = ServerClock(self.redis)
 
     def names(self) -> list[str]:
-        """Return the names of all readable experiments, newest first."""
+        """Return the names of all experiments that this account may read, newest first."""
         return readable_on(self.redis, patience_s=CONNECT_TIMEOUT_S)
 
     def unknown(self, name: str) -> str:
         """Return the error message for an experiment that is missing or has not begun."""
         names = self.names()
         if name in names:
-            return f"experiment {name!r} on {self.place} has not begun yet{self._way_to_script(name)}"
+            return f"experiment {name!r} on {self.place} has not begun yet{self._script_hint(name)}"
         return f"there is no experiment {name!r} on {self.place}; {there_are(names)}"
 
-    def _way_to_script(self, name: str) -> str:
-        """Return a hint about the script submitted under this name; empty without one."""
+    def _script_hint(self, name: str) -> str:
+        """Return the command that shows the script submitted for an experiment.
+
+        Empty without a script.
+        """
         return "" if self.submission(name) is None else f"; a script was submitted for it: mqtune why {name}"
 
     def submission(self, name: str) -> SubmissionState | None:
-        """Return the script submitted under a name. Return None without one, or without read access."""
-        # Import the service only when it is needed.
+        """Return the script submitted for an experiment.
+
+        None without such a script, or without read access.
+        """
+        # The driver imports this module, but no service.
         from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
         with contextlib.suppress(AccessDenied):
             return Submissions(self.redis, patience_s=CONNECT_TIMEOUT_S).state(name)
         return None
 
-    def ask(self, call: Callable[[], T]) -> T:
-        """Return the answer to a command. Retry for some seconds while the server is away."""
+    def retrying(self, call: Callable[[], T]) -> T:
+        """Call *call* and return its result. Repeat it for some seconds while the server is away."""
         return retrying(call, patience_s=CONNECT_TIMEOUT_S)
 
 
 class ExperimentHandle:
-    """Inspects and follows an experiment on a broker, and steers it by requests.
+    """Inspects, follows and steers one experiment on a broker.
 
-    A monitor's account may only read; requests need an operator's or a driver's account. They wait for answers as in
-    ``TrialHandle``. To steer another owner's experiment takes an operator's account or *force*.
+    Steering sends requests, and waits for the driver's answers as ``TrialHandle`` does. It needs an operator's or a
+    driver's account; a monitor's account may only read. To steer another owner's experiment, use an operator's account
+    or pass *force*.
     """
 
     def __init__(self, broker: _Broker, name: str, *, force: bool = False) -> None:
@@ -307,14 +325,14 @@ class ExperimentHandle:
         """Return the experiment's state. Return None if it has not begun.
 
         Raises:
-            MessageVersionError: a needed journal entry, named in the message, is not an event of this version.
+            MessageVersionError: this version of mqtune can't decode a journal entry. The message names the entry.
         """
         if (created := self._created()) is None:
             return None
         last = self._journal.newest(_LAST_COUNT)
-        is_driven = (self._driver_until() or 0.0) > self._broker.clock.time()
+        is_driven = (self._lock_expires_at() or 0.0) > self._broker.clock.time()
         waits = self._meta("waits") if is_driven else None
-        metric, outcome = created.definition.get("metric", ""), _outcome(last)
+        metric, outcome = created.definition.get("metric", ""), _last_outcome(last)
         script = None if outcome or is_driven else self._broker.submission(self.name)
         return ExperimentState(
             name=self.name,
@@ -330,17 +348,19 @@ class ExperimentHandle:
         )
 
     def _created(self) -> ExperimentCreated | None:
-        """Return the first event of the journal; None if the experiment has not begun."""
+        """Return the journal's first event. Return None if the experiment has not begun."""
         first = self._journal.first()
         created = None if first is None else decode_event(first.data, first.id)
         return created if isinstance(created, ExperimentCreated) else None
 
     def results(self, folder: Path) -> Results:
-        """Copy all events so far into a folder, created if missing, and return the results.
+        """Copy the journal so far into a folder, and return the results.
+
+        A missing folder is created.
 
         Raises:
             ConfigurationError: the experiment does not exist, or the folder can't be created or written.
-            ChapterUnavailable: its oldest events are in chapters that can't be read from here.
+            ChapterUnavailable: the checkpoint store has the oldest events, and can't be read from here.
         """
         page = self._journal.read(START.entry, count=_PAGE_COUNT)
         if not page:
@@ -359,20 +379,23 @@ class ExperimentHandle:
         return Results.load(folder)
 
     def trials(self, *statuses: TrialStatus) -> list[TrialHandle]:
-        """Return all trials so far, or those with these statuses, in staging order."""
+        """Return handles on the trials so far, in the order of their ids.
+
+        With *statuses*, return only trials with one of these.
+        """
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
             trials = self.results(Path(folder)).trials
         return [self.trial(trial.id) for trial in trials if not statuses or trial.status in statuses]
 
     def trial(self, id: str) -> TrialHandle:  # noqa: A002 - as trials call it
-        """Return a handle on a trial. The driver refuses requests about a missing trial."""
+        """Return a handle on a trial. The trial's existence is not checked until a request."""
         return TrialHandle(id, self)
 
     def follow(self, *, from_start: bool = True) -> Iterator[Event]:
         """Yield the experiment's events until its end, each once and in the journal's order.
 
         Args:
-            from_start: whether to begin with the first event instead of the next one.
+            from_start: whether to begin with the journal's first event. Otherwise only new events are yielded.
 
         Raises:
             BrokerUnavailable: the broker was away for too long.
@@ -395,18 +418,21 @@ class ExperimentHandle:
         wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Try a config before the searcher's next one. The answer comes when a slot is free.
+        """Add a trial with this config, to be started before the searcher's next one.
 
-        The answer names the new trial.
+        The answer comes when a slot is free, and names the new trial.
 
         Args:
             config: the config; missing values are sampled.
             source: id of the trial from whose current checkpoint the new trial starts.
-            checkpoint: "newest" (default), "best" (without *source*, the best trial's), or the id of a kept checkpoint.
+            checkpoint: the checkpoint to start from: "newest" of *source* (the default), "best" of *source* or, without
+                *source*, of the best trial, or the id of a kept checkpoint. Without both arguments the trial starts
+                from scratch.
             timeout_s: longest time that an attempt may run, in seconds.
             tags: names by which to find the trial.
             notes: remarks on the trial.
-            key: your own name for the trial. If a trial with this key exists, the answer names it immediately.
+            key: your own name for the trial. If a trial with this key exists, no trial is added, and the answer names
+                the existing one immediately.
         """
         given = given_of(
             config=config,
@@ -430,21 +456,23 @@ class ExperimentHandle:
         wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Begin a trial that you evaluate yourself; the answer has its id and config.
+        """Begin a trial that you evaluate yourself. The answer has its id and config.
 
-        It is RUNNING without a slot or a worker until ``tell`` has its result. The experiment waits for that, and says
-        so.
+        The trial is RUNNING without a slot or a worker until you report its result with ``tell``. The experiment does
+        not finish before that.
 
         Args:
-            config: your own config; missing values are sampled. By default the searcher's next, which counts for
+            config: your own config; missing values are sampled. By default the searcher's next config, which counts for
                 ``max_trials``.
-            timeout_s: deadline for its last report, in seconds, after which it is FAILED; by default none.
+            timeout_s: time limit for the trial's last report, in seconds. After it the trial is FAILED. By default
+                there is no limit.
             tags: names by which to find the trial.
             notes: remarks on the trial.
-            key: your own name for the trial. If a trial with this key exists, the answer names it.
+            key: your own name for the trial. If a trial with this key exists, no trial begins, and the answer has the
+                existing one.
 
         Raises:
-            RequestRefused: the searcher has no other config, ``max_trials`` have begun, or the experiment ends.
+            RequestRefused: the searcher has no other config, ``max_trials`` trials have begun, or the experiment ends.
         """
         given = given_of(config=config, timeout_s=timeout_s, key=key, tags=list(tags), notes=notes)
         answer = self.steer("ask", "", given, wait_s=wait_s, request_id=request_id)
@@ -469,19 +497,19 @@ class ExperimentHandle:
         """Report a result that you measured yourself, for a trial from ``ask`` or for any config.
 
         Scheduler, searcher and stop rule treat it like a worker's report. The last report makes the trial COMPLETED. If
-        the trial is stopped or paused first, later reports are ignored and the answer's ``reason`` says so. Repeating
-        the report of a step changes nothing.
+        the trial is stopped or paused first, later reports are ignored, and the answer's ``reason`` says so. A repeated
+        report of the same step changes nothing.
 
         Args:
-            trial: id of a trial from ``ask``; or the config of a new, complete trial, which does not count for
-                ``max_trials``.
-            metrics: the report: a number for each metric of the experiment and for each value the scheduler uses.
-                ``training_iteration`` is by default one more than before.
+            trial: id of a trial from ``ask``; or a config, for a new trial with this one report. The new trial does not
+                count for ``max_trials``.
+            metrics: a number for each metric of the experiment, and for the scheduler's time. A missing
+                ``training_iteration`` becomes that of the trial's last report plus 1.
             ends: whether this is the trial's last report.
             tags: names by which to find a new trial.
             notes: remarks on a new trial.
-            key: your own name for a new trial. The report goes to an existing trial with this key, unless that has
-                ended.
+            key: your own name for a new trial. If a trial with this key exists, the report goes to that one. If that
+                trial has ended, the report is ignored.
 
         Raises:
             RequestRefused: the trial is not from ``ask`` or has ended, the config is outside the space, or a metric is
@@ -503,16 +531,18 @@ class ExperimentHandle:
         wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Change the experiment's limits. Omitted ones stay the same.
+        """Change the experiment's limits. Omitted limits stay the same.
+
+        ``RunOptions`` explains the limits.
 
         Args:
-            max_trials: number of trials to ask the searcher for.
-            max_concurrent: most trials to run at the same time.
-            priority: "high", "normal" or "low"; see ``Run``.
-            share: its number of slots relative to others of its priority.
-            preemptible: whether its trials may be paused for others.
-            journal_mb: largest size of its journal, in MB. After an increase, waiting trials continue within some
-                seconds.
+            max_trials: total number of trials that the searcher proposes.
+            max_concurrent: largest number of trials that run at the same time.
+            priority: "high", "normal" or "low".
+            share: weight by which experiments of the same priority divide the slots.
+            preemptible: whether its trials may be paused to free slots for other experiments.
+            journal_mb: largest size of its journal, in MB. After an increase, trials that waited for space continue
+                within some seconds.
         """
         limits = {"max_trials": max_trials, "max_concurrent": max_concurrent}
         given = given_of(**limits, priority=priority, share=share, preemptible=preemptible, journal_mb=journal_mb)
@@ -536,7 +566,10 @@ class ExperimentHandle:
         return self.steer("label", "", _labels(tags, untag, note, notes), wait_s=wait_s, request_id=request_id)
 
     def end(self, *, now: bool = False, wait_s: float | None = None, request_id: str = "") -> Answer:
-        """End the experiment: start no other trial. Running ones finish, or stop if *now*."""
+        """Start no further trial, and end the experiment after the running ones.
+
+        With *now*, running trials are stopped.
+        """
         return self.steer("end", "", {"now": now}, wait_s=wait_s, request_id=request_id)
 
     def steer(
@@ -550,13 +583,13 @@ class ExperimentHandle:
     ) -> Answer:
         """Request an action and return the driver's answer.
 
-        Without a driver, or after *wait_s*, the returned answer is pending.
+        The answer is pending if no driver runs, or if the driver has not answered within *wait_s*.
 
         Raises:
-            RequestRefused: the driver or a cap refuses it; the message says why.
-            ConfigurationError: the experiment is missing or another's, or an argument can't be sent.
+            RequestRefused: the driver or an operator's cap refuses it. The message says why.
+            ConfigurationError: the experiment is missing or belongs to another owner, or an argument can't be sent.
             AccessDenied: the account may not make requests.
-            BrokerUnavailable: Redis is away. The message has the request's id for a repetition.
+            BrokerUnavailable: Redis is away. The message has the request's id, to repeat the request.
             JournalGone: Redis has lost the experiment, and no driver has restored it.
         """
         self._check_owner(action, trial)
@@ -574,18 +607,18 @@ class ExperimentHandle:
             raise ConfigurationError(f"an argument of {action} can't be sent: {error}") from None
         deadline = math.inf if wait_s is None else time.monotonic() + wait_s
         try:
-            self._make(request)
-            return self._answer(request, deadline)
+            self._send(request)
+            return self._wait_for_answer(request, deadline)
         except BrokerUnavailable as error:
             raise BrokerUnavailable(
-                f"{error}; whether the request was made is not known: make it again with request_id={request.id!r}, which "
-                "carries it out once"
+                f"{error}; whether the request was made is not known: make it again with request_id={request.id!r}, "
+                "which carries it out once"
             ) from None
 
     def _check_owner(self, action: str, trial: str) -> None:
-        """Refuse a request for another owner's experiment.
+        """Raise if the experiment belongs to another owner.
 
-        All requests from outside the driver's process pass this check.
+        *force* or an operator's account skips this. All requests from outside the driver's process pass this check.
         """
         # The driver imports this module, but no service.
         from mqtune.services.ownership.audit import check_owner  # noqa: PLC0415
@@ -594,22 +627,25 @@ class ExperimentHandle:
         owned, doing = f"experiment {self.name!r}", f"{action} {trial}".rstrip()
         check_owner(self._broker.redis, owned, owner, doing=doing, force=self._force)
 
-    def _make(self, request: Requested) -> None:
+    def _send(self, request: Requested) -> None:
         try:
             self._journal.request(request)
         except JournalGone:
             raise ConfigurationError(self._broker.unknown(self.name)) from None
 
-    def _answer(self, request: Requested, deadline: float) -> Answer:
-        """Return the answer to a journaled request, or a pending one."""
+    def _wait_for_answer(self, request: Requested, deadline: float) -> Answer:
+        """Wait for the answer to a journaled request.
+
+        After *deadline*, or without a driver, it is pending.
+        """
         entry = last = ""
         config: Config | None = None
-        wait_s, longest_s = _LOOK_S
+        wait_s, longest_s = _POLL_S
         while True:
-            if (has := self._again(request)) != entry:
-                entry = last = has
-            # Read the lock's expiry first, so that the read below has all answers of an expired driver.
-            until_s = self._driver_until()
+            if (sent_as := self._ensure_sent(request)) != entry:
+                entry = last = sent_as
+            # Read the lock's expiry first, so that the read below has all answers of a driver whose lock has expired.
+            until_s = self._lock_expires_at()
             now_s = self._broker.clock.time()
             while entries := self._journal.read(last, count=_PAGE_COUNT):
                 for written in entries:
@@ -617,7 +653,7 @@ class ExperimentHandle:
                     if isinstance(event, TrialStaged) and event.request == request.id:
                         config = event.config
                     if isinstance(event, RequestAnswered) and event.id == request.id:
-                        return self._taken(event, config)
+                        return self._answer_of(event, config)
                 last = entries[-1].id
                 if len(entries) < _PAGE_COUNT:
                     break
@@ -633,9 +669,12 @@ class ExperimentHandle:
             time.sleep(min(wait_s, left_s))
             wait_s = min(2 * wait_s, longest_s)
 
-    def _again(self, request: Requested) -> str:
-        """Return the entry of an earlier request. Send the request again if the server lost it."""
-        # A live driver restores a lost experiment within its lock's lifetime.
+    def _ensure_sent(self, request: Requested) -> str:
+        """Return the id of the request's journal entry.
+
+        Send the request again if the server has lost it.
+        """
+        # If the server has lost the experiment, a live driver restores it before its lock expires.
         give_up_at = time.monotonic() + self._journal.timing.lock_s
         while True:
             try:
@@ -645,32 +684,36 @@ class ExperimentHandle:
                     raise
                 time.sleep(_RETRY_S)
 
-    def _taken(self, event: RequestAnswered, config: Config | None) -> Answer:
+    def _answer_of(self, event: RequestAnswered, config: Config | None) -> Answer:
         if not event.done:
             raise RequestRefused(f"experiment {self.name!r}: {event.reason}")
         return Answer(event.id, is_done=True, reason=event.reason, trial=event.trial, config=config)
 
-    def _driver_until(self) -> float | None:
-        """Return when the driver's lock expires, in server time; None if there was no driver."""
+    def _lock_expires_at(self) -> float | None:
+        """Return when the driver's lock expires, in server time.
+
+        Return None if there was no driver yet.
+        """
         until_ms = self._meta("driver_until")
         return None if until_ms is None else number(until_ms) / 1000
 
     def _meta(self, field: str) -> bytes | None:
         with naming(self._keys.meta):
-            return cast("bytes | None", self._broker.ask(lambda: self._broker.redis.hget(self._keys.meta, field)))
+            return cast("bytes | None", self._broker.retrying(lambda: self._broker.redis.hget(self._keys.meta, field)))
 
     def _age_s(self, entry: str) -> float:
         return max(0.0, self._broker.clock.time() - entry_time(entry))
 
 
 class Client:
-    """A connection to a broker's experiments, from any process. It is a context manager.
+    """Connects to a broker and returns handles on its experiments. It is a context manager.
 
     Args:
-        broker: the broker's URL; ``mqtune fleet acl operator`` creates an account.
+        broker: the broker's URL, with an account's name and password if the broker has accounts
+            (``mqtune fleet acl operator`` creates one).
 
     Raises:
-        BrokerUnavailable: Redis is missing or too old, or refuses the password.
+        BrokerUnavailable: Redis can't be reached, is too old, or refuses the password.
         ConfigurationError: the URL is malformed.
     """
 
@@ -695,7 +738,7 @@ class Client:
         self.close()
 
     def experiments(self) -> list[ExperimentHandle]:
-        """Return all readable experiments, newest first."""
+        """Return handles on all experiments that this account may read, newest first."""
         return [ExperimentHandle(self._broker, name) for name in self._broker.names()]
 
     def has_begun(self, name: str) -> bool:
@@ -703,7 +746,11 @@ class Client:
         return is_name(name) and ExperimentHandle(self._broker, name).state() is not None
 
     def experiment(self, name: str, *, force: bool = False) -> ExperimentHandle:
-        """Return the experiment of this name; *force* allows steering another owner's.
+        """Return a handle on the experiment of this name.
+
+        Args:
+            name: the experiment's name.
+            force: whether the handle may steer an experiment of another owner.
 
         Raises:
             ConfigurationError: the experiment is missing or has not begun.
@@ -715,8 +762,8 @@ class Client:
         return handle
 
 
-def _outcome(newest_first: list[Entry]) -> str:
-    """Return how the last driver ended; empty if the experiment has continued since."""
+def _last_outcome(newest_first: list[Entry]) -> str:
+    """Return the outcome of the last driver. It is empty if the experiment has continued since."""
     for entry in newest_first:
         event = decode_event(entry.data, entry.id)
         if isinstance(event, ExperimentEnded):

@@ -1,6 +1,6 @@
-"""Internal names for integrations, beside ``mqtune`` and its public packages.
+"""Internal names for integrations, in addition to ``mqtune`` and its public packages.
 
-Your own searcher, scheduler, exporter, importer or logger may import them too. They may change with each minor version.
+Your own searcher, scheduler, exporter, importer or logger may import them. They may change with each minor version.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
         is_number as is_number,
     )
     from mqtune.core.version import install_command as install_command
-    from mqtune.driver.settings import KnownTrainable as KnownTrainable
+    from mqtune.driver.setup.settings import KnownTrainable as KnownTrainable
     from mqtune.driver.trials import DrivenTrial as DrivenTrial
-    from mqtune.journal.connection import redact as redact
+    from mqtune.journal.server.connection import redact as redact
     from mqtune.results.experiments import RecordedReport as RecordedReport
     from mqtune.results.followed import Fold as Fold
     from mqtune.results.foreign import Foreign as Foreign, ForeignTrial as ForeignTrial
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from mqtune.trainable.rebuild import home_of as home_of
     from mqtune.trainable.spec import AnyTrainable as AnyTrainable, TrainableSpec as TrainableSpec, adapter as adapter
 
-#: Names by module: defined there, or the module itself.
+#: The exported names by module. A name is defined in its module, or is the module itself.
 _NAMES: Final = {
     "backends.base": ("Backend",),
     "core.checks": ("checks",),

@@ -1,4 +1,4 @@
-"""The tuner: the object that a driver script makes and runs, by itself or in a thread."""
+"""The tuner: the object with which a script defines, runs and steers an experiment."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from mqtune.core.objective import Metric, Modes
 from mqtune.core.resources import Resources
 from mqtune.core.text import counted, say_in_one_line
 from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, checked_notes, checked_tags
-from mqtune.driver.actions import AnswerQuestion, next_trial_id
-from mqtune.driver.attach import attached
-from mqtune.driver.by_config import AnyResources
-from mqtune.driver.connect import Deployment, deployment_of
-from mqtune.driver.default_names import default_stem, release_folder
 from mqtune.driver.driver import STEP_S, Driver
-from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
-from mqtune.driver.options import ELSEWHERE, Checkpoints, Failures, Local, Process, RunOptions
-from mqtune.driver.settings import KnownTrainable, Settings
+from mqtune.driver.setup.attach import attached
+from mqtune.driver.setup.by_config import AnyResources
+from mqtune.driver.setup.connect import Deployment, deployment_of
+from mqtune.driver.setup.default_names import default_stem, release_folder
+from mqtune.driver.setup.interrupts import AT_ONCE_S, Interrupts
+from mqtune.driver.setup.options import ELSEWHERE, Checkpoints, Failures, Local, Process, RunOptions
+from mqtune.driver.setup.settings import KnownTrainable, Settings
 from mqtune.driver.trials import DrivenTrial, LocalSteering
+from mqtune.driver.writing.actions import AnswerQuestion, next_trial_id
 from mqtune.results.checkpoints import Origin
 from mqtune.results.kept_state import keep_whole_state
 from mqtune.results.results import Results
@@ -53,53 +53,57 @@ from mqtune.trainable.spec import AnyTrainable, refuse_on_import
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: A disk with less room than this can't take what a server or a copy writes next.
+#: With less free space than this, a disk counts as full: the next write to it may fail.
 _FULL_BELOW_BYTES: Final = 2**20
 
 
 class Tuner:
-    """Tunes a trainable's config over the workers of a broker, or over this machine's cores and GPUs.
+    """Tunes a trainable's config on the workers of a broker, or on this machine.
 
-    The experiment is kept in the broker and in a folder (``~/mqtune/<name>``, or below ``$MQTUNE_HOME``). After Ctrl-C, a
-    crash or a power cut, the same script with the same *name* continues it, and so do ``Tuner.attach`` and ``mqtune drive``
-    without the script. An experiment has one driver at a time. Trials on a broker's workers need none to run on.
+    The broker and a folder (``~/mqtune/<name>``, or below ``$MQTUNE_HOME``) store the experiment. After Ctrl-C, a crash
+    or a power cut, run the same script with the same *name* to continue it. ``Tuner.attach`` and ``mqtune drive``
+    continue it without the script. An experiment has one driver at a time. Trials on a broker's workers continue
+    without a driver.
 
     Args:
         trainable: a function of the config, at the top level of a module or script, that calls ``mqtune.report``; a
             subclass of ``mqtune.Trainable``; or a script or other executable, by its path or as a ``mqtune.Script``.
-        space: the search space: a dict of domains such as ``mqtune.uniform(0, 1)``, constants, and dicts of them. Without
-            one nothing is searched: another program adds trials, with any config, until ``finish``.
-        metric: the key of the optimised value in the reports, or a list of several: each counts by itself, and
-            ``Results.pareto_front`` has the trials that no other trial beats. A list may contain bounds on reported metrics,
-            such as ``["loss", "latency <= 10"]``: a trial that violates one is never the best, and schedulers and models
-            respect them. Only without a space may metric and *mode* be left out.
-        mode: "min" or "max"; for several metrics a list with one for each, or one for all.
-        max_trials: number of trials; by default the size of the grid, or 1 without one.
-        searcher: proposes configs. The default is "tpe", a model, if Optuna is installed (extra ``optuna``), and "random" if it
-            isn't, if the space has a grid, or if there are enough trials for each config. "ax" (extra ``ax``) is another model.
-            ``mqtune.InitialPoints([…])`` tries given configs first, and ``mqtune.WarmStart([…])`` has a model learn from the
-            trials of other experiments.
-        scheduler: stops, or pauses, trials early; by default ``mqtune.ASHA(max_t)`` if *max_t* is given, else nothing.
-        max_t: the last ``training_iteration`` of trials that report step by step; bad ones are stopped before.
-        stop: ends a trial, or the experiment, before its time: a dict of metric to bound, a function of trial and
-            report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``; ``mqtune.TrialDiverged()`` ends
-            trials whose metric is NaN or infinite.
-        resources: the resources of each trial, or a function that returns them for a config. The driver calls it once for
-            each config.
+        space: the search space: a dict of domains such as ``mqtune.uniform(0, 1)``, constants, and dicts of them.
+            Without a space nothing is searched: your program adds trials, with any config, until it calls ``finish``.
+        metric: the key of the optimised value in the reports. A list of keys optimises several metrics, and
+            ``Results.pareto_front`` has the trials that no other trial beats. A list may also contain bounds, such as
+            ``["loss", "latency <= 10"]``: a trial that violates a bound is never the best, and schedulers and models
+            respect bounds. *metric* and *mode* may be left out only without a space.
+        mode: "min" or "max". For several metrics, a list with one entry for each, or one entry for all.
+        max_trials: number of trials. By default the size of the grid, or 1 without a grid.
+        searcher: proposes configs. The default is the model "tpe" if Optuna is installed (extra ``optuna``). It is
+            "random" if Optuna is missing, if the space has a grid, or if *max_trials* is enough for all configs of the
+            space. "ax" (extra ``ax``) is another model. ``mqtune.InitialPoints([…])`` tries given configs first.
+            ``mqtune.WarmStart([…])`` lets a model learn from the trials of other experiments.
+        scheduler: stops or pauses bad trials early. The default is ``mqtune.ASHA(max_t)`` if *max_t* is given. Without
+            both, every trial runs to its end.
+        max_t: the last ``training_iteration`` of trials that report step by step. Bad trials are stopped earlier.
+        stop: ends a trial or the experiment early: a dict of metric to bound, a function of trial and report, or a rule
+            such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``. ``mqtune.TrialDiverged()`` ends trials
+            whose metric is NaN or infinite.
+        resources: the resources of each trial, or a function that returns the resources for a config. The driver calls
+            the function once for each config.
         backend: where trials run: the URL of the workers' Redis; ``mqtune.Local(slots=…)``: a server and a worker on
             this machine, which end with the run; ``mqtune.Simulated(…)``; or a backend of your own. By default
-            ``$MQTUNE_BROKER``, and without that this machine. ``$MQTUNE_REDIS_URL`` names a server for it to take instead
-            of one of its own.
-        name: the experiment's name, by which the same script continues it; by default the script's and a number,
-            such as ``digits-1``, so that each run is a new experiment. In a notebook it begins with the trainable's name.
-        seed: for all random choices; drawn and kept with the experiment if left out. The same seed gives random search the
-            same configs. A model's configs and a scheduler's decisions also depend on the order in which reports come, which
-            on several slots is a matter of time. On one slot a slow model depends on time, too: if a suggestion takes longer
-            than 0.1 s, the next one is worked out before the trial ends.
-        failures: the handling of failed trials, unreadable reports and a lost driver.
+            ``$MQTUNE_BROKER`` or, if that is not set, this machine. A run on this machine uses the server
+            ``$MQTUNE_REDIS_URL``, if that is set, instead of starting one.
+        name: the experiment's name. The same script with the same name continues the experiment. By default the
+            script's name and a number, such as ``digits-1``, so each run is a new experiment. In a notebook the
+            trainable's name replaces the script's.
+        seed: seed of all random choices. By default it is drawn, and stored with the experiment. The same seed gives
+            random search the same configs. A model's configs and a scheduler's decisions also depend on the order of
+            reports, which differs between runs on several slots. On one slot, a slow model depends on time too: after a
+            suggestion that took more than 0.1 s, it works out the next one before the trial ends.
+        failures: the handling of failed trials, invalid reports and a lost driver.
         checkpoints: where checkpoints are stored, and which are kept.
-        process: how a trial's process runs; ``mqtune.Process(bundle=".")`` brings your code to workers that take code.
-        run: the options of this run alone: callbacks, progress, labels, the largest number of running trials, overwriting.
+        process: how a trial's process runs. ``mqtune.Process(bundle=".")`` sends your code to workers that accept code.
+        run: the options of this run alone: callbacks, progress, labels, the largest number of running trials,
+            overwriting.
 
     Raises:
         ConfigurationError: an argument is invalid. Nothing was started.
@@ -156,10 +160,10 @@ class Tuner:
         self._worker: WorkerProcess | None = None
         self._is_closed = self._is_opening = False
         self._opened = contextlib.ExitStack()
-        # A connection that ``attach`` has made is closed also by a tuner that never runs.
+        # ``attach`` has connected already. A tuner that never runs must close that connection too.
         self._opened.callback(deployment.close)
         self._collected: list[Report] | None = None
-        self._failures_told: set[TrialId] = set()
+        self._returned_failures: set[TrialId] = set()
 
     @classmethod
     def attach(
@@ -178,24 +182,26 @@ class Tuner:
     ) -> Self:
         """Return a tuner that continues an experiment, without the script that began it.
 
-        Redis has the experiment's definition. For an experiment on this machine alone it is the Redis of its folder. Missing
-        arguments are as they were. Running trials run on. Decisions that an earlier driver did not send are sent.
+        The definition of the experiment, in Redis, has the values of the arguments that you leave out. Running trials
+        continue. Decisions that an earlier driver did not send are sent.
 
         Args:
-            name: the experiment's.
-            backend: URL of the Redis that has it; by default ``$MQTUNE_BROKER``, and without either this machine's own.
-            trainable: as the script had it; it is not needed here, as workers know it by its name.
-            space: as the script had it; needed where it has a ``sample_from``.
-            searcher: the same again, at its beginning; needed where it is of a class of your own.
-            scheduler: likewise, and where it was given a function.
-            stop: the rule from now on; needed where it was a function.
-            resources: as the script had it; needed where it was a function.
-            max_trials: how many trials there are to be in all.
+            name: the experiment's name.
+            backend: URL of the Redis that has the experiment. By default ``$MQTUNE_BROKER`` or, if that is not set, the
+                experiment's folder on this machine.
+            trainable: the script's trainable. Usually it is not needed, because workers know it by its name.
+            space: the script's space. It is needed if it has a ``sample_from``.
+            searcher: a new searcher with the script's arguments. It is needed if its class is your own.
+            scheduler: a new scheduler with the script's arguments. It is needed if its class is your own, or if one of
+                its arguments was a function.
+            stop: the stop rule from now on. It is needed if the earlier one was a function.
+            resources: the script's resources. They are needed if they were a function.
+            max_trials: total number of trials, including earlier ones.
             run: the options of this run alone.
 
         Raises:
-            ConfigurationError: there is no such experiment, or something is needed that was not given.
-            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+            ConfigurationError: the experiment does not exist, or a needed argument is missing.
+            BrokerUnavailable: Redis can't be reached, is too old, or refuses the password.
         """
         say_in_one_line()
         given = attached(
@@ -221,10 +227,7 @@ class Tuner:
 
     @property
     def name(self) -> str:
-        """The experiment's name.
-
-        A default name is taken when it is first needed, from the server, or from this machine.
-        """
+        """The experiment's name. A default name is reserved when this is first read."""
         if not self._settings.name:
             stem, store = default_stem(self._settings.spec), self._settings.checkpoints.store
             self._settings.take_name(self._deployment.new_name(stem, store=store, sleep=self._interrupts.sleep))
@@ -240,41 +243,46 @@ class Tuner:
 
     @with_hints(ELSEWHERE)
     def run(self) -> Results:
-        """Run to the end and return the results; an experiment that is complete is only read.
+        """Run the experiment to its end and return the results.
 
-        The first Ctrl-C (or SIGTERM) requeues running trials, saves everything and prints how to continue; the second ends
-        within a second, even without Redis. Either way no report is lost, and RunInterrupted ends the script with exit code
-        130 (143 after SIGTERM). In an interactive session the first returns the results so far instead.
+        If the experiment has ended already, this only reads the results. The first Ctrl-C (or SIGTERM) requeues running
+        trials, saves everything and prints how to continue. The second one ends the process within a second, even if
+        Redis doesn't answer. In both cases no report is lost, and RunInterrupted ends the script with exit code 130
+        (143 after SIGTERM). In an interactive session, the first Ctrl-C returns the results so far instead.
 
         Raises:
-            RunInterrupted: it was interrupted; ``results()`` returns the results so far.
-            BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
-            NameTaken: a living driver, or an experiment with another definition, has the name.
+            RunInterrupted: the run was interrupted. ``results()`` returns the results so far.
+            BrokerUnavailable: Redis can't be reached, is too old, or refuses the password.
+            NameTaken: another driver runs the experiment of this name, or that experiment has another definition.
             TrainableNotFound: the first trial could not be started on its worker.
-            StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's worker.
+            StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's
+                worker.
             StoreMissing: a trial saved a folder, and there is no store.
-            MetricMissing: the first report lacked the metric, or the time that the scheduler goes by; or, with
-                ``metric_required="eventually"``, the first trial that ended had never reported the metric.
-            ReportInvalid, ReportTooLarge: a trial failed with a report that can't be sent, before any trial had reported.
-            UserCodeFailed: a scheduler, searcher or stop rule raised an error. Once it is corrected, the same script continues.
-            DriverFenced: another driver took over while this one was frozen or cut off. The other one is not disturbed.
+            MetricMissing: the first report lacked the metric, or the scheduler's time. With
+                ``metric_required="eventually"``: the first trial that ended had never reported the metric.
+            ReportInvalid, ReportTooLarge: a trial failed with a report that can't be sent, before any trial had
+                reported.
+            UserCodeFailed: a scheduler, searcher or stop rule raised an error. Correct it, and run the same script to
+                continue.
+            DriverFenced: another driver took over while this one was frozen or cut off. That driver continues
+                undisturbed.
         """
         try:
             if self._driver is None and not self._is_closed:
-                # Before the thread that watches for signals.
+                # ``prepare`` may fork this process, and ``handled`` starts a thread.
                 refuse_on_import()
                 open_standard_streams()
                 if self._deployment.has_own_worker:
                     self._deployment.prepare(self._settings, self.folder, self._opened)
-            with self._interrupts.handled(self._end_at_once):
+            with self._interrupts.handled(self._kill_worker):
                 results = self._run()
         except KeyboardInterrupt:
             if not self._interrupts.count:
                 raise
-            print(f"\n{self._how_to_go_on()}", file=sys.stderr)
+            print(f"\n{self._how_to_resume()}", file=sys.stderr)
             raise RunInterrupted(self._interrupts.exit_code) from None
         if self._interrupts.count:
-            print(f"\n{self._how_to_go_on()}")
+            print(f"\n{self._how_to_resume()}")
             if not _is_interactive():
                 raise RunInterrupted(self._interrupts.exit_code)
         return results
@@ -284,9 +292,9 @@ class Tuner:
             self._open()
             while not self.is_finished and not self._interrupts.count:
                 self.step()
-            return self._end()
+            return self._end_run()
         except DriverFenced:
-            # Its trials are another driver's now.
+            # Another driver has the trials now.
             raise
         except BaseException:
             self._abort()
@@ -295,64 +303,59 @@ class Tuner:
             self.close()
 
     def step(self, block_s: float = STEP_S) -> None:
-        """Start trials in free slots, wait up to *block_s* seconds for news, and act on them.
+        """Start trials in free slots, wait up to *block_s* seconds for new events, and process them.
 
         Raises:
-            MqtuneError: as ``run``.
+            MqtuneError: see ``run``.
         """
-        driver = self._have_worker(self._open())
+        driver = self._ensure_worker(self._open())
         driver.step(block_s)
-        self._check(driver)
+        self._raise_failure(driver)
 
     def next_report(self, block_s: float = STEP_S) -> Report | None:
-        """Proceed as ``step`` does, but only to the next report, and return that.
+        """Step as far as the next report, and return it.
 
-        It is None if another event happened.
-
-        Until the next call the driver stands at this report: a decision on its trial meanwhile counts as taken because of
-        it, and leaves out the trial's later reports. In lockstep the trial continues with the next call. Each report is
-        returned once. In an experiment without a space, the next driver returns those again that came after the last action
-        of this one. Reports that ``step`` has processed are not returned.
+        Return None if the step ended without a report. Until the next call, a decision on the report's trial is
+        journaled as made on this report, and the trial's later reports are ignored. In lockstep, the trial waits until
+        the next call. Each report is returned once; reports that ``step`` has processed are not returned. In an
+        experiment without a space, the next driver returns all reports again that follow this driver's last action.
 
         Raises:
-            MqtuneError: as ``run``.
+            MqtuneError: see ``run``.
         """
-        driver = self._have_worker(self._open())
+        driver = self._ensure_worker(self._open())
         report = driver.next_report(block_s)
         if report is None:
-            self._check(driver)
+            self._raise_failure(driver)
         return report
 
     def reports_ahead(self, count: int) -> list[Report]:
-        """Return up to *count* reports that ``next_report`` returns next, without acting on them.
+        """Return up to *count* of the reports that ``next_report`` will return next.
 
-        They came with the report at which the driver stands. There is no wait, so the list may be empty. After a decision on
-        one of their trials, ``next_report`` leaves out its reports.
+        Nothing is decided on them yet. This doesn't wait: it returns only reports that the driver has read already, so
+        the list may be empty. If you decide on one of their trials, ``next_report`` skips that trial's reports.
         """
         return self._open().reports_ahead(count)
 
     def answer(self, report: Report, answer: object) -> None:
-        """Answer the question that a trial has asked with this report by ``mqtune.ask``.
+        """Answer the question that a trial has asked by ``mqtune.ask``.
 
-        Doing it again does no harm.
+        A repeated call changes nothing.
 
         Args:
-            report: as ``next_report`` has returned it.
-            answer: plain values, of some 2 KB at most.
+            report: the report with the question, from ``next_report``.
+            answer: plain values, of about 2 KB at most.
 
         Raises:
             ConfigurationError: the answer is too long.
-            TypeError: it can't be sent.
+            TypeError: the answer has values that can't be sent.
         """
         self._open().carry_out(AnswerQuestion(report, answer))
 
     @property
     def is_finished(self) -> bool:
-        """Whether every trial has ended and no other will start.
-
-        Without a space only after ``finish``, or a request to end.
-        """
-        return self._look().is_finished
+        """Whether all trials have ended. Without a space, only after ``finish`` or a request to end."""
+        return self._driver_or_open().is_finished
 
     def results(self) -> Results:
         """Return the results so far."""
@@ -360,7 +363,7 @@ class Tuner:
         return Results(experiment, self.folder, None if self._driver is None else self._driver.reader)
 
     def debug_string(self) -> str:
-        """Return a few lines on the state of the experiment, and why nothing runs if nothing does."""
+        """Return a few lines on the experiment's state. If no trial runs, they say why."""
         experiment = self._experiment
         counts = ", ".join(f"{number} {status.name}" for status, number in experiment.counts.items() if number)
         lines = [f"{self.name}: {counts or 'no trials'}; {counted(experiment.reports, 'report')}"]
@@ -372,19 +375,16 @@ class Tuner:
         return "\n".join(lines)
 
     def stop_all(self, reason: str = "stopped by hand") -> None:
-        """Stop all unfinished trials and start no others.
-
-        They end within the next steps.
-        """
+        """Tell all unfinished trials to stop, and start no others. They end during the next steps."""
         self._open().stop_all(reason, by="user")
 
     def finish(self, reason: str = "finished by hand") -> Results:
-        """Stop all unfinished trials, wait for their end and return the results.
+        """Stop all unfinished trials, wait for their ends, and return the results.
 
         The journal records that the experiment has finished.
 
         Raises:
-            MqtuneError: as ``run``.
+            MqtuneError: see ``run``.
         """
         driver = self._open()
         driver.stop_all(reason, by="user")
@@ -393,26 +393,24 @@ class Tuner:
                 self.step()
         except MqtuneError:
             if driver.failure is not None:
-                # Nobody can drive it to its end, as it is.
+                # After this error no driver can end the trials properly.
                 self._abort()
             raise
         driver.end("finished", reason)
         return self._save(driver)
 
     def close(self) -> None:
-        """Close all connections; a local worker and server end.
+        """Close all connections, and end a local worker and server.
 
-        Running trials on a broker's workers continue.
-
-        The results until then can still be read.
+        Running trials on a broker's workers continue. The results so far can still be read.
         """
         self._is_closed = True
         if not self._interrupts.is_urgent:
-            self._say_end()
+            self._journal_end()
             self._opened.close()
             return
         self._end_worker(kill=True)
-        # A Redis that is frozen or full doesn't answer, and finds out by itself that this process is gone.
+        # A frozen or full Redis doesn't answer. It notices by itself that this process has exited.
         closing = threading.Thread(target=self._opened.close, name="mqtune-closing", daemon=True)
         closing.start()
         closing.join(AT_ONCE_S)
@@ -420,7 +418,7 @@ class Tuner:
     # The driver, and the worker of this machine.
 
     def _open(self) -> Driver:
-        """Connect, take the lock, and create or replay the experiment; only once."""
+        """Return the driver. The first call connects and creates or replays the experiment."""
         if self._is_closed:
             named = f" with name={self._settings.name!r}" if self._settings.name else ""
             raise ConfigurationError(f"this tuner is closed; to continue the experiment, make another one{named}")
@@ -434,7 +432,7 @@ class Tuner:
                 self._driver = driver = Driver(self._settings, place, driver_services)
                 self._opened.callback(driver.close)
                 driver.begin()
-                self._have_worker(driver)
+                self._ensure_worker(driver)
             except BaseException:
                 self.close()
                 raise
@@ -442,19 +440,19 @@ class Tuner:
                 self._is_opening = False
         return self._driver
 
-    def _look(self) -> Driver:
-        """Return the driver, also of a closed tuner."""
+    def _driver_or_open(self) -> Driver:
+        """Return the driver, even if this tuner is closed. The first call opens it."""
         return self._driver if self._driver is not None else self._open()
 
     @property
     def _experiment(self) -> Experiment:
-        """The experiment. Connect if that was not done yet."""
+        """The experiment. The first access opens the driver, unless this tuner is closed."""
         if self._driver is None and not self._is_opening and not self._is_closed:
             self._open()
         return self._settings.experiment() if self._driver is None else self._driver.experiment
 
-    def _check(self, driver: Driver) -> None:
-        """Raise the error with which the experiment has failed, or this machine's worker."""
+    def _raise_failure(self, driver: Driver) -> None:
+        """Raise the error that has ended the experiment or the local worker, if there is one."""
         if driver.failure is not None:
             raise driver.failure
         problem = self._worker.problem() if self._worker is not None else None
@@ -462,11 +460,8 @@ class Tuner:
             driver.lose_all()
             raise WorkerStartError(problem)
 
-    def _have_worker(self, driver: Driver) -> Driver:
-        """Start this machine's worker, if there is to be one, once it has something to do.
-
-        Return the driver.
-        """
+    def _ensure_worker(self, driver: Driver) -> Driver:
+        """Start the local worker if there is one and trials are left. Return the driver."""
         if self._worker is None and not driver.is_finished:
             self._worker = driver.place.start_worker()
         return driver
@@ -478,7 +473,7 @@ class Tuner:
 
     # Ending.
 
-    def _end(self) -> Results:
+    def _end_run(self) -> Results:
         driver = self._open()
         interrupted = bool(self._interrupts.count)
         if interrupted:
@@ -486,7 +481,7 @@ class Tuner:
         outcome, reason = ("interrupted", "Ctrl-C") if interrupted else ("finished", driver.over)
         driver.end(outcome, reason)
         if self._worker is not None:
-            # It ends while the results are written.
+            # The worker ends while this process writes the results.
             self._worker.leave()
         results = self._save(driver)
         # The driver of an open experiment may have read entries that it has not applied.
@@ -494,19 +489,19 @@ class Tuner:
             keep_whole_state(self.folder, driver.experiment, driver.cursor)
         return results
 
-    def _say_end(self) -> None:
-        """Journal that the experiment has ended, or failed, if ``step`` drove it to its end."""
+    def _journal_end(self) -> None:
+        """Journal the outcome of an experiment that ``step`` has brought to its end."""
         driver = self._driver
         if driver is None or self._is_opening or not driver.is_finished or driver.experiment.outcome:
             return
         outcome, reason = ("finished", driver.over) if driver.failure is None else ("failed", str(driver.failure))
-        # Without the lock, or a server, there is nothing to say any more.
+        # Without the lock or a server, the outcome can't be journaled.
         with contextlib.suppress(MqtuneError, OSError):
             driver.end(outcome, reason)
             self._save(driver)
 
     def _save(self, driver: Driver) -> Results:
-        """Write the results into the folder, and return them."""
+        """Write the results into the experiment's folder, and return them."""
         results = self.results()
         try:
             driver.keep_best_dict()
@@ -515,8 +510,8 @@ class Tuner:
             raise
         except OSError as error:
             logger.warning(
-                "the results of experiment %s can't be written to %s (%s): make room, and `mqtune drive %s` writes "
-                "them",
+                "the results of experiment %s can't be written to %s (%s): free disk space, then `mqtune drive %s` "
+                "writes them",
                 self.name,
                 self.folder,
                 error,
@@ -525,7 +520,7 @@ class Tuner:
         return results
 
     def _abort(self) -> None:
-        """After an error, requeue running trials as far as possible, and save the results so far."""
+        """Requeue running trials and save the results so far, as far as possible after an error."""
         if self._driver is None or self._is_closed or self._interrupts.is_urgent:
             return
         try:
@@ -535,17 +530,17 @@ class Tuner:
         except (MqtuneError, OSError) as error:
             logger.warning("the experiment %s could not be closed properly: %s", self.name, error)
 
-    def _end_at_once(self) -> str:
-        """Kill the local worker, from any thread, and return the text to print."""
+    def _kill_worker(self) -> str:
+        """Kill the local worker, and return a message on how to resume. Any thread may call this."""
         self._end_worker(kill=True)
-        return self._how_to_go_on()
+        return self._how_to_resume()
 
-    def _how_to_go_on(self) -> str:
-        """Return how a person who has interrupted the run can continue it."""
+    def _how_to_resume(self) -> str:
+        """Return a message that tells how to resume the interrupted run."""
         if self._driver is None:
             named = f"experiment {self._settings.name}" if self._settings.name else "the experiment"
             return f"Interrupted before {named} was opened, so nothing of it has changed. Run the script again."
-        full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
+        full = f" The disk of {self.folder} is full: free some space first." if _is_disk_full(self.folder) else ""
         drive = f"mqtune drive {self.name}"
         code = "script" if self._settings.cell is None else "cell"
         resume = f"To resume, run the {code} again (name={self.name!r}), or: {drive}"
@@ -556,12 +551,15 @@ class Tuner:
     # Trials.
 
     def trial(self, trial: Trial | str) -> DrivenTrial:
-        """Return a handle on a trial, by its id, which steers the trial and reads its output.
+        """Return a handle that steers a trial, and reads its output and checkpoints.
+
+        Args:
+            trial: the trial, or its id.
 
         Raises:
             ConfigurationError: there is no such trial.
         """
-        handle = DrivenTrial(trial.id if isinstance(trial, Trial) else trial, self._open, self._look)
+        handle = DrivenTrial(trial.id if isinstance(trial, Trial) else trial, self._open, self._driver_or_open)
         _ = handle.record
         return handle
 
@@ -576,27 +574,26 @@ class Tuner:
         notes: str = "",
         key: str = "",
     ) -> Trial:
-        """Stage a new trial now, whether or not a slot is free, and return it.
-
-        Missing values of its config are sampled.
+        """Stage a new trial now, even if no slot is free, and return it.
 
         Args:
-            config: its config, or a part of it.
-            source: a trial from whose checkpoint, as of now, it starts.
-            checkpoint: "newest", the default; "best" of the kept ones, and without *source* the best trial's; the id of any
-                kept checkpoint; or, without *source*, the path of a folder on this machine. That is copied into the
-                experiment's store and becomes the trial's first checkpoint. One that lies in another experiment's store, or
-                was fetched from there, keeps its counters.
-            timeout_s: how long an attempt of it may run, in seconds; by default as ``Process(timeout_s=…)`` says.
-            tags: names by which it is found again, as ``Results.find`` does.
-            notes: a text about it.
-            key: a name of your own for it, which is journaled. If the experiment has a trial with this key, that trial is
-                returned, and nothing starts. This also holds under a later driver.
+            config: the config, or a part of it. Missing values are sampled.
+            source: a trial from whose current checkpoint the new trial starts.
+            checkpoint: the checkpoint to start from: "newest" of *source* (the default); "best" of *source* or, without
+                *source*, of the best trial; the id of any kept checkpoint; or, without *source*, the path of a folder
+                on this machine. The folder is copied into the experiment's store, and becomes the trial's first
+                checkpoint. If the folder comes from another experiment's store, its iteration and time counters
+                continue.
+            timeout_s: longest time that an attempt may run, in seconds. By default ``Process(timeout_s=…)``.
+            tags: names by which to find the trial, for example with ``Results.find``.
+            notes: remarks on the trial.
+            key: your own name for the trial. If the experiment has a trial with this key, even from an earlier driver,
+                that trial is returned, and nothing starts.
 
         Raises:
             SpaceError: the config does not fit the space.
-            ConfigurationError: there is no such checkpoint, tags or notes are invalid, or there is no store that a folder
-                could be copied into.
+            ConfigurationError: there is no such checkpoint, tags or notes are invalid, or a folder was given and the
+                experiment has no store.
             StoreUnavailable: the store can't be reached or written.
         """
         driver = self._open()
@@ -624,18 +621,18 @@ class Tuner:
         notes: str = "",
         key: str = "",
     ) -> Trial:
-        """Begin a trial that you evaluate outside, without a worker, and return it with its config.
+        """Begin a trial that you evaluate yourself, and return it with its config.
 
-        See ``ExperimentHandle.ask``.
-
-        While the searcher works out its config, this proceeds as ``step`` does.
+        The arguments are those of ``ExperimentHandle.ask``. If the searcher needs time for the config, this calls
+        ``step`` until the config is there.
 
         Raises:
             SpaceError: the config does not fit the space.
-            ConfigurationError: the searcher has no other config, ``max_trials`` have begun, or the experiment ends.
+            ConfigurationError: the searcher has no other config, ``max_trials`` trials have begun, or the experiment
+                ends.
         """
         given = given_of(config=config, timeout_s=timeout_s, notes=notes, key=key, tags=list(tags))
-        return self._take("ask", "", given)
+        return self._carry_out("ask", "", given)
 
     def tell(
         self,
@@ -647,30 +644,33 @@ class Tuner:
         notes: str = "",
         key: str = "",
     ) -> Trial:
-        """Tell a result that was found outside, of a trial that was asked for, or of any config.
+        """Report a result that you measured yourself, and return its trial.
 
-        See ``ExperimentHandle.tell``.
-
-        The trial is returned: one whose status is not RUNNING is not told any more.
+        The arguments are those of ``ExperimentHandle.tell``. If the returned trial is no longer RUNNING, send no
+        further report of it.
 
         Raises:
-            SpaceError: the config is not of the space.
-            ConfigurationError: the trial was not asked for, or a metric is missing.
+            SpaceError: the config is outside the space.
+            ConfigurationError: the trial is not from ``ask``, or a metric is missing.
             InvalidTransition: the trial has ended, or is paused.
         """
         config = None if isinstance(trial, Trial | str) else dict(trial)
         id_ = trial.id if isinstance(trial, Trial) else trial if isinstance(trial, str) else ""
         given = given_of(metrics=dict(metrics), ends=ends, config=config, notes=notes, key=key, tags=list(tags))
-        return self._take("tell", id_, given)
+        return self._carry_out("tell", id_, given)
 
-    def _take(self, action: str, trial: str, arguments: dict[str, object]) -> Trial:
+    def _carry_out(self, action: str, trial: str, arguments: dict[str, object]) -> Trial:
         driver = self._open()
         while (changed := driver.requests.take(action, trial, arguments)) is None:
             self.step()
         return changed
 
     def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
-        """Return all trials, or those with these statuses, in the order of staging. Only read them."""
+        """Return the trials in the order of their ids.
+
+        With *statuses*, return only trials with one of these. The returned trials are the driver's own objects: don't
+        change them.
+        """
         trials = list(self._experiment.trials.values())
         return [trial for trial in trials if trial.status in statuses] if statuses else trials
 
@@ -682,20 +682,19 @@ class Tuner:
 
     @property
     def busy_trials(self) -> list[Trial]:
-        """The trials that hold a place: queued, running, or told to end and not gone yet."""
+        """The trials with status QUEUED or RUNNING, except trials that are evaluated outside."""
         return [trial for trial in self.get_trials() if trial.is_busy]
 
     @property
     def running_trials(self) -> list[Trial]:
-        """The trials that run."""
+        """The trials with status RUNNING."""
         return self.get_trials(TrialStatus.RUNNING)
 
     def new_reports(self) -> list[Report]:
-        """Return the reports since this was last called, first all.
+        """Return the reports since the last call, by time.
 
-        They are ordered by time, and by sequence within a trial.
-
-        Reports that came after a decision on their trial are left out; the results keep them, marked.
+        The first call returns all reports so far. Reports that came after a decision on their trial are left out.
+        ``Results`` has them, marked as late.
         """
         if self._collected is None:
             self._collected = []
@@ -705,12 +704,13 @@ class Tuner:
         return reports
 
     def listen(self, listener: Callable[[Report], object]) -> None:
-        """Call *listener* with each report that counts: now with all so far, later with new ones.
+        """Call *listener* with each report so far, and later with each new one.
 
-        It has all reports of a trial before the trial is seen to have ended.
+        Reports that came after a decision on their trial are left out. When a trial has ended, *listener* has got all
+        its reports.
         """
-        driver = self._look()
-        # The copy lacks the newest decisions, but the attempt counts the accepted reports.
+        driver = self._driver_or_open()
+        # The copy may lack the newest decisions. Therefore compare with the attempt's number of accepted reports.
         accepted = {(trial.id, a.number): a.reports for trial in self.get_trials() for a in trial.attempts}
         for report in self.results().reports():
             if report.sequence <= accepted[report.trial, report.attempt]:
@@ -718,20 +718,18 @@ class Tuner:
         driver.listen_to_reports(lambda _, report: listener(report))
 
     def next_failed_trial(self) -> Trial | None:
-        """Return the next trial that failed and was not returned before, or None."""
-        for trial in self._look().experiment.trials.values():
-            if trial.status is TrialStatus.FAILED and trial.id not in self._failures_told:
-                self._failures_told.add(trial.id)
+        """Return a FAILED trial that this method has not returned before, or None."""
+        for trial in self._driver_or_open().experiment.trials.values():
+            if trial.status is TrialStatus.FAILED and trial.id not in self._returned_failures:
+                self._returned_failures.add(trial.id)
                 return trial
         return None
 
     def annotate(self, *, tags: Sequence[str] | None = None, notes: str | None = None) -> None:
-        """Replace the tags or the notes of the experiment.
-
-        An argument that is left out changes nothing.
+        """Replace the experiment's tags or notes. None leaves them as they are.
 
         Raises:
-            ConfigurationError: they are no tags, or no notes.
+            ConfigurationError: the tags or notes are invalid.
         """
         driver = self._open()
         driver.label(None, driver.experiment.labels.changed(tags, notes))
@@ -745,47 +743,40 @@ class Tuner:
 
     @property
     def slots(self) -> int:
-        """How many slots fit what a trial asks for, free or not."""
-        return self._look().look_at_fleet().slots
+        """Number of slots that offer a trial's resources, free or busy."""
+        return self._driver_or_open().look_at_fleet().slots
 
     @property
     def free_slots(self) -> int:
         """Number of free slots, as of some seconds ago.
 
-        Slots that trials of this experiment have or wait for don't count, nor do slots of other experiments.
-
-        Where trials ask for resources by their configs, other experiments don't count.
+        These are the slots that neither a trial of this experiment nor of another one occupies or waits for. If the
+        resources depend on the config, trials of other experiments are not subtracted.
         """
-        fleet, settings = self._look().look_at_fleet(), self._settings
+        fleet, settings = self._driver_or_open().look_at_fleet(), self._settings
         return (
             fleet.free(settings.expected[0]) if settings.asks is None else max(0, fleet.slots - self._experiment.live)
         )
 
     def has_resources(self, resources: Resources) -> bool:
-        """Whether a slot that is free, as ``free_slots`` counts, offers this.
-
-        ``resource_string`` tells what all slots offer.
-        """
-        return self._look().look_at_fleet().free(resources) > 0
+        """Whether a free slot offers these resources. Free slots are counted as in ``free_slots``."""
+        return self._driver_or_open().look_at_fleet().free(resources) > 0
 
     def resource_string(self) -> str:
-        """Return what all slots offer, for people."""
-        return self._look().backend.resource_string()
+        """Return a text with the resources of all slots."""
+        return self._driver_or_open().backend.resource_string()
 
     def has_gpus(self) -> bool | None:
-        """Whether any slot has a GPU; None when there is no slot to ask."""
-        return self._look().backend.has_gpus()
+        """Whether any slot has a GPU. None if there is no slot."""
+        return self._driver_or_open().backend.has_gpus()
 
 
 def _is_interactive() -> bool:
-    """Whether a person types the next line, in Python or in a notebook.
-
-    A script would go on as if all were well.
-    """
+    """Whether this is an interactive Python session or a notebook, and not a script."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
-def _is_full(folder: Path) -> bool:
+def _is_disk_full(folder: Path) -> bool:
     try:
         return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES
     except OSError:

@@ -227,7 +227,7 @@ class Hand(mqtune.Tuner):
 
     def __init__(self, driver: Driver) -> None:
         self._settings, self._driver, self._is_closed = driver.settings, driver, False
-        self._collected, self._failures_told = None, set()
+        self._collected, self._returned_failures = None, set()
 
 
 class Heir(NamedTuple):

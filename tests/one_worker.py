@@ -33,10 +33,11 @@ from mqtune.worker import (
     SlotPlan,
     Slots,
     Uplink,
+    WorkerHooks,
     WorkerParts,
     ZygoteFinder,
 )
-from mqtune.worker.ports import WorkerHooks, WorkerService
+from mqtune.worker.ports import WorkerService
 
 
 class Machine:

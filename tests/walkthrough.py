@@ -1,4 +1,4 @@
-"""Pages that are walked through as a reader would: their files are written, their commands typed, and what they show comes."""
+"""Walk through pages as a reader would: write their files, type their commands, and expect the output that they show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from started import free_port
 from waiting import eventually
@@ -40,12 +40,21 @@ class Walkthrough:
 
     A block with a title is a file of that name. A ``console`` block is typed in, and each line that it shows has to be printed;
     in such lines ``…`` stands for anything, a number for any number and spaces for any spaces. One whose title begins with
-    "Terminal" stays open: once what it shows is printed, the page goes on. ``pip`` is not run, and port 6379 is a free one.
+    "Terminal" stays open: once its output is printed, the page continues. ``pip`` is not run, and port 6379 is a free one.
+
+    Args:
+        folder: a new folder.
+        patience_s: how long a command may take.
+        trials: the most trials of an experiment. None for those of the page.
     """
 
-    def __init__(self, folder: Path, patience_s: float = _PATIENCE_S) -> None:
+    #: Whether the next programs find Optuna, whose import takes longer than most of their experiments.
+    imports_optuna = True
+
+    def __init__(self, folder: Path, patience_s: float = _PATIENCE_S, trials: int | None = None) -> None:
         self._folder = folder
         self._patience_s = patience_s
+        self._trials = trials
         self._port = str(free_port())
         programs = folder / ".bin"
         programs.mkdir(parents=True)
@@ -53,6 +62,9 @@ class Walkthrough:
         path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
         # Lines are as long as they get, and a log is written when it is made.
         self._environment = {**os.environ, "PATH": path, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+        (programs / "sitecustomize.py").write_text("import sys\nsys.modules['optuna'] = None\n")
+        paths = os.pathsep.join(filter(None, [str(programs), os.environ.get("PYTHONPATH")]))
+        self._no_optuna = {"PYTHONPATH": paths}
         self._open: list[subprocess.Popen[bytes]] = []
 
     def follow(self, page: Path) -> None:
@@ -63,7 +75,13 @@ class Walkthrough:
         if block.language == "console":
             self._type(block)
         elif block.title:
-            (self._folder / block.title).write_text(block.text.replace("6379", self._port))
+            (self._folder / block.title).write_text(self._fewer(block.text.replace("6379", self._port)))
+
+    def _fewer(self, program: str) -> str:
+        def limit(found: re.Match[str]) -> str:
+            return found[0] if self._trials is None else f"max_trials={min(int(found[1]), self._trials)}"
+
+        return re.sub(r"max_trials=(\d+)", limit, program)
 
     def _type(self, block: Block) -> None:
         text = block.text.replace("6379", self._port)
@@ -76,9 +94,13 @@ class Walkthrough:
             elif not command.startswith("pip "):
                 self._run(command, wanted)
 
+    @property
+    def _variables(self) -> dict[str, str]:
+        return self._environment if self.imports_optuna else self._environment | self._no_optuna
+
     def _run(self, command: str, wanted: list[str]) -> None:
         done = subprocess.run(
-            ["bash", "-c", command], cwd=self._folder, env=self._environment, stdin=subprocess.DEVNULL,
+            ["bash", "-c", command], cwd=self._folder, env=self._variables, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=self._patience_s,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}"
@@ -88,7 +110,7 @@ class Walkthrough:
         log = self._folder / f".terminal-{len(self._open)}"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                ["bash", "-c", f"exec {command}"], cwd=self._folder, env=self._environment,
+                ["bash", "-c", f"exec {command}"], cwd=self._folder, env=self._variables,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self._open.append(process)
@@ -117,8 +139,9 @@ def _any(part: str) -> str:
 
 
 @contextlib.contextmanager
-def walkthrough(folder: Path, patience_s: float = _PATIENCE_S) -> Iterator[Walkthrough]:
-    walked = Walkthrough(folder, patience_s)
+def walkthrough(folder: Path, *given: Any, **options: Any) -> Iterator[Walkthrough]:
+    """Yield a walkthrough with these arguments, and close its terminals afterwards."""
+    walked = Walkthrough(folder, *given, **options)
     try:
         yield walked
     finally:

@@ -42,13 +42,13 @@ from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Grant, Segment, new_token
-from mqtune.journal.connection import open_client
-from mqtune.journal.fleet import Fleet
+from mqtune.journal.exchange.fleet import Fleet
 from mqtune.journal.redis import RedisJournal, renew_all
-from mqtune.journal.retry import RETRY_MAX_S
-from mqtune.journal.script import script
-from mqtune.worker.app import MOST_COMMANDS
-from mqtune.worker.start import SWITCH_INTERVAL_S
+from mqtune.journal.server.connection import open_client
+from mqtune.journal.server.retry import RETRY_MAX_S
+from mqtune.journal.server.script import script
+from mqtune.worker.loop.start import SWITCH_INTERVAL_S
+from mqtune.worker.tasks.app import MOST_COMMANDS
 
 __all__ = ["main"]
 

@@ -106,7 +106,7 @@ class Server:
     def connect(self) -> redis.Redis:
         """Wait for the server, and return a client."""
         from mqtune.core.errors import BrokerUnavailable
-        from mqtune.journal.connection import connect
+        from mqtune.journal.server.connection import connect
 
         deadline = time.monotonic() + DEADLINE_S
         while True:

@@ -11,7 +11,7 @@ from typing import Final
 
 from PIL import Image
 
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal import JOURNAL_FILE
 from mqtune.results.results import Results
 
 ROOT: Final = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""The driver's side of running trials somewhere."""
+"""Backends: how a driver runs trials on this machine, on a fleet or in a simulation."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.journal.base import Journal
-from mqtune.journal.logs import LogChunk, LogStream
+from mqtune.journal.exchange.logs import LogChunk, LogStream
 
 
 @runtime_checkable
@@ -27,12 +27,12 @@ class Backend(Protocol):
         session, so the next driver can continue the experiment.
 
         Args:
-            resources: resources of each trial. If they depend on the config, those of one trial: see
-                ``TakesResources``.
+            resources: the resources of each trial. If they depend on the config, the resources of one of the trials;
+                see ``TakesResources``.
 
         Raises:
             ConfigurationError: this backend can't run the experiment.
-            BrokerUnavailable: the place can't be reached.
+            BrokerUnavailable: the backend's server can't be reached.
         """
 
 
@@ -66,24 +66,23 @@ class BackendSession(Protocol):
     def slots(self) -> int:
         """Number of suitable slots, free or not, as of the last refresh.
 
-        For trials with several seats, slots are counted here and below as the trials that can have all seats at the
-        same time.
+        If trials have several seats, this and ``offered`` and ``free`` count how many trials can run at the same time.
         """
 
     def refresh(self) -> None:
         """Update the slots. Called every few seconds, and when ``Journal.fleet_changed`` is set."""
 
     def why_no_slot(self) -> str:
-        """Return the missing resource, in words, if ``slots`` is 0."""
+        """Return why ``slots`` is 0, such as the missing resource, as text for people."""
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
         """Offer a staged attempt to the slots.
 
-        It may be published again, by this driver or a later one, even while it runs: an attempt is claimed once.
+        An attempt may be published again, by this driver or a later one, even while it runs. It is still claimed once.
         """
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Note that an attempt, or a further seat of this name, has started in this queue."""
+        """Note that an attempt has started in a slot of this queue. *trial* may name a further seat."""
 
     def ended(self, trial: TrialId, attempt: int) -> None:
         """Note that an attempt has ended, or was withdrawn before its start. Its slot is free."""
@@ -95,22 +94,25 @@ class BackendSession(Protocol):
         """Return the number of slots, free or not, that offer *resources*, as of the last refresh."""
 
     def free(self, resources: Resources) -> int:
-        """Return the number of those slots without a running or waiting attempt."""
+        """Return how many slots that offer *resources* have no running or waiting attempt."""
 
     def resource_string(self) -> str:
-        """Return the resources of all slots in words."""
+        """Return the resources of all slots as text for people."""
 
     def has_gpus(self) -> bool | None:
-        """Return whether any slot has a GPU, or None without slots."""
+        """Return whether any slot has a GPU. None if there are no slots."""
 
     def queued(self) -> set[tuple[TrialId, int]] | None:
-        """Return the published attempts or seats that wait for a slot. None if unknown.
+        """Return the published attempts and seats that wait for a slot: pairs of name and attempt.
 
-        The driver publishes an attempt again if it was staged more than 10 s ago, has not started and is not included.
+        Return None if that is unknown. If an attempt was staged more than 10 s ago, has not started, and is missing in
+        the result, the driver publishes it again.
         """
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
-        """Return a part of an attempt's output from its worker. Empty if nothing is recorded.
+        """Return a part of an attempt's output from its worker.
+
+        Empty if the backend records no output.
 
         Raises:
             LogUnavailable: the output can't be read.
@@ -136,12 +138,13 @@ class TakesResources(Protocol):
     """
 
     def expect(self, resources: Resources) -> None:
-        """Count slots with these resources among ``slots`` from now on."""
+        """From now on, also count slots with these resources in ``slots``."""
 
     def asks(self, trial: TrialId, attempt: int, resources: Resources) -> None:
         """Note the resources of a staged attempt, before it is published.
 
-        Slots with these resources count from now on. Called for each attempt that an earlier driver has staged, too.
+        From now on, slots with these resources count in ``slots``. It is also called for attempts that an earlier driver
+        has staged.
         """
 
 
@@ -149,9 +152,9 @@ class TakesResources(Protocol):
 class TakesGangs(Protocol):
     """Optional attribute of a session whose attempts may have several seats.
 
-    Without it, an experiment with gangs is refused. Such an attempt is published once. Each of its seats is claimed by
-    its name (``mqtune.core.seats``). All begin when the last claim is granted, and each ends by ``Journal.end``.
-    ``slots``, ``offered`` and ``free`` count such attempts.
+    Without it, an experiment with gangs is refused. The driver publishes such an attempt once, and the backend claims
+    each seat by its name (``mqtune.core.seats``). All seats begin when the last claim is granted, and each ends with
+    ``Journal.end``. ``slots``, ``offered`` and ``free`` count attempts and not seats.
     """
 
     #: Always True.
@@ -163,7 +166,7 @@ class PublishesMany(Protocol):
     """Optional method of a session: publish many attempts more cheaply than one by one."""
 
     def publish_all(self, offers: Sequence[Offer]) -> None:
-        """Offer staged attempts to the slots in this order, with the effect of ``publish`` for each.
+        """Offer staged attempts to the slots in this order, like ``publish`` for each.
 
-        After an error, some may be offered; each may be published again.
+        If it raises, some may have been offered. Each may be published again.
         """

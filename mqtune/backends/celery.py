@@ -1,4 +1,4 @@
-"""The Celery backend: attempts go to workers as Celery tasks.
+"""The Celery backend: it sends attempts to workers as Celery tasks.
 
 This is the only module on the driver's side that imports celery.
 """
@@ -27,38 +27,38 @@ from mqtune.core.priorities import MESSAGE_PRIORITIES, Priority
 from mqtune.core.seats import seat_name
 from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
-from mqtune.journal.connection import OneClient, celery_options, celery_tls, celery_url
-from mqtune.journal.retry import is_full, retrying
+from mqtune.journal.server.connection import OneClient, celery_options, celery_tls, celery_url
+from mqtune.journal.server.retry import is_full, retrying
 
 logger = logging.getLogger(__name__)
 
 
-#: The most messages that one command puts on a queue: more would hold up for long what others want of the server.
+#: The most messages that one command puts on a queue. A longer command would delay other clients of the server.
 MOST_AT_ONCE: Final = 256
 
 
 class Together:
-    """Lets a Redis channel of kombu send many messages by one command.
+    """Lets a Redis channel of kombu send many messages with one command.
 
-    A server on which a thousand workers wait for a queue takes 3 ms to serve one of them, as it looks at all of them; to serve
-    a hundred by one command takes it no longer. Messages and their order are those of kombu.
+    The messages stay kombu's. If a thousand workers wait for a queue, the server checks all of them for each command,
+    which takes 3 ms. A command with a hundred messages takes no longer.
 
-    To be named before kombu's class among the bases.
+    In a class's bases, it must precede kombu's class.
     """
 
-    #: By list, the messages to put there; None while each is put there immediately.
+    #: The messages for each Redis list, inside ``together``. Outside it is None, and messages are sent immediately.
     _gathered: dict[str, list[str]] | None = None
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Put what is published meanwhile on its queues in the end, unless there is an error."""
+        """Send the messages that are published in the block at its end. After an error, send none."""
         gathered: dict[str, list[str]] = {}
         self._gathered = gathered
         try:
             yield
         finally:
             self._gathered = None
-        # Types are ignored here and below: kombu's class, which follows this one among the bases, is untyped.
+        # Types are ignored here and below, because kombu's class, the next one in the bases, is untyped.
         with self.conn_or_acquire() as client:  # type: ignore[attr-defined]
             for key, messages in gathered.items():
                 client.lpush(key, *messages)
@@ -73,15 +73,15 @@ class Together:
 
 
 class _Channel(Together, OneClient, redis_transport.Channel):
-    """kombu's channel, with a single client."""
+    """kombu's channel for a Redis server, with a single client."""
 
 
 class _FollowingChannel(Together, OneClient, redis_transport.SentinelChannel):
-    """The same, to the master that Sentinels name."""
+    """kombu's channel for a master behind Sentinels, with a single client."""
 
 
 class _Connection(Connection):
-    """kombu's connection. It keeps our channels when kombu makes a new transport, as for a Sentinel."""
+    """kombu's connection, with the channels of this module in each new transport."""
 
     def create_transport(self) -> redis_transport.Transport:
         # kombu has no types.
@@ -92,21 +92,21 @@ class _Connection(Connection):
 
 
 class _CeleryLoader(BaseLoader):  # type: ignore[misc] # Celery has no types
-    """Celery's loader without a configuration, so that another project's does not redirect tasks."""
+    """Celery's loader without a configuration file, which could redirect tasks."""
 
     def read_configuration(self, *_: object) -> dict[str, object]:
-        """Return no settings, whatever ``CELERY_CONFIG_MODULE`` names."""
+        """Return no settings. Ignore the module in ``CELERY_CONFIG_MODULE``."""
         return {}
 
 
 class CeleryBackend(QueueBackend):
-    """A driver's session with the workers of a broker: it publishes attempts as Celery tasks."""
+    """A driver's session with the workers of a broker. It publishes attempts as Celery tasks."""
 
     def _open(self) -> None:
         self.priority: Priority = "normal"
-        #: Has the register in place of the server.
+        #: Returns the register of workers. If it is None, the server is asked.
         self._source: RegisterSource | None = None
-        # The loader and the backend given here precede those of CELERY_LOADER and CELERY_RESULT_BACKEND.
+        # The loader and the backend given here override CELERY_LOADER and CELERY_RESULT_BACKEND.
         self._app = Celery("mqtune-driver", loader=_CeleryLoader, set_as_current=False)
         self._app.backend_cls = "disabled"
         self._app.amqp.Connection = _Connection
@@ -124,7 +124,7 @@ class CeleryBackend(QueueBackend):
             task_serializer="json",
             accept_content=["json"],
             event_exchange=EVENT_EXCHANGE,
-            # The sent event would make a row in Flower without the attempt's name and config.
+            # With this event, Flower would show a row without the attempt's name and config.
             task_send_sent_event=False,
         )
         self._connection: Any = None
@@ -137,13 +137,13 @@ class CeleryBackend(QueueBackend):
         return super()._count_busy() if self._source is None else self._source.busy()
 
     def read_from(self, source: RegisterSource) -> None:
-        """Take the register from *source* from now on, and not from the server."""
+        """From now on, take the register of workers from *source* and not from the server."""
         self._source = source
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
-        """Send the Celery event of a lost attempt in place of its worker, for Flower.
+        """Send Flower the Celery event of a lost attempt, in the name of its worker.
 
-        Failures are only logged.
+        Errors are only logged.
         """
         fields: dict[str, Any] = {
             "name": self._title,
@@ -156,19 +156,19 @@ class CeleryBackend(QueueBackend):
             self._connect()
             for number, worker in [(0, attempt.worker), *((seat.number, seat.worker) for seat in attempt.seats)]:
                 uuid = f"{self._experiment}/{seat_name(trial, number)}/{attempt.number}"
-                # Sent as the worker, so that its row is updated.
+                # With the worker's name, so that Flower updates the row of the worker's task.
                 with self._app.events.Dispatcher(self._connection, hostname=worker) as dispatcher:
                     dispatcher.send(f"task-{AttemptEnd.LOST.value}", uuid=uuid, **fields)
         except Exception as error:  # noqa: BLE001 - monitoring must not disturb the run
-            logger.info("no event for Flower that an attempt of trial %s was lost: %s", trial, error)
+            logger.info("Flower is not told that an attempt of trial %s was lost: %s", trial, error)
             self._disconnect()
 
     def publish_all(self, offers: Sequence[Offer]) -> None:
-        """Put the tasks of attempts on queues as ``publish`` does, by one command for many."""
+        """Put the tasks of attempts on queues, like ``publish`` for each, with few commands."""
         placed: list[tuple[Offer, str]] = []
         try:
-            for task, shape in itertools.chain.from_iterable(map(self._place_all, offers)):
-                # The next one goes to a slot that this one leaves free.
+            for task, shape in itertools.chain.from_iterable(map(self._tasks_to_publish, offers)):
+                # Count it now, so that the next one goes to another free slot.
                 self._load.put((task.trial, task.attempt), shape.queue)
                 placed.append((task, shape.target))
             for begin in range(0, len(placed), MOST_AT_ONCE):
@@ -182,9 +182,10 @@ class CeleryBackend(QueueBackend):
         self._send_all([(Offer(trial, attempt, config), queue)])
 
     def _send_all(self, placed: Sequence[tuple[Offer, str]]) -> None:
-        """Put messages on queues; all of them again after an outage, as some may have been lost.
+        """Put messages on queues. After an outage, send all of them again, because some may be lost.
 
-        On a full server they are left out: nothing could begin, the driver has other work, and it publishes them again later.
+        If the server's memory is full, no message is sent and no error raised: no trial could start, and the driver
+        publishes them again later.
         """
 
         def send() -> None:
@@ -222,7 +223,7 @@ class CeleryBackend(QueueBackend):
 
     def _connect(self) -> None:
         if self._producer is None:
-            # Without the URL, Celery would take that of CELERY_BROKER_URL.
+            # Without a URL, Celery would use CELERY_BROKER_URL.
             self._connection = self._app.connection_for_write(celery_url(self._broker))
             self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
 

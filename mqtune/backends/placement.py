@@ -1,7 +1,4 @@
-"""How attempts take slots: each takes one, by one task.
-
-A service may bring another placement.
-"""
+"""Placement of attempts: each has one task and takes one slot. Services may define others."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ class EqualWorkers(NamedTuple):
 
 
 class SlotRoom(NamedTuple):
-    """The slots of some workers that fit an attempt, of which at most ``most`` may be taken."""
+    """Slots that fit an attempt, by groups of workers. At most ``most`` of them may be taken."""
 
     groups: Sequence[EqualWorkers]
     most: int
@@ -36,11 +33,11 @@ class Placement:
     """Gives each attempt one task and one slot."""
 
     def tasks(self, trial: TrialId, needs: Resources) -> Sequence[TrialId]:
-        """Return the names of the tasks of an attempt; the first is its trial's."""
+        """Return the names of an attempt's tasks. The first one is the trial's id."""
         return (trial,)
 
     def trial_of(self, task: str) -> TrialId | None:
-        """Return the trial of a task's name; None for a malformed name."""
+        """Return the trial that a task belongs to. None if the task's name is malformed."""
         return TrialId(task) if is_name(task) else None
 
     def slots_each(self, needs: Resources) -> int:
@@ -48,13 +45,16 @@ class Placement:
         return 1
 
     def is_apart(self, needs: Resources) -> bool:
-        """Whether all tasks of an attempt go to different workers."""
+        """Whether each task of an attempt needs a different worker."""
         return False
 
     def count(self, needs: Resources, rooms: Sequence[SlotRoom]) -> int:
-        """Return the number of attempts that can run at the same time, in slots that fit their tasks."""
+        """Return how many attempts can run at the same time in *rooms*, the slots that fit."""
         return sum(room.slots for room in rooms)
 
     def not_offered(self, needs: Resources, rooms: Sequence[SlotRoom] = ()) -> str:
-        """Return the beginning of a sentence: that no workers offer the slots for an attempt."""
+        """Return the words "no worker offers …" for an attempt, to begin a sentence for people.
+
+        *rooms* are the slots that fit one of its tasks.
+        """
         return needs.not_offered

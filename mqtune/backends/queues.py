@@ -1,8 +1,6 @@
-"""A driver's session with workers over a Redis server.
+"""A driver's session with workers on a Redis server: it publishes attempts and counts slots.
 
-It publishes attempts, and counts the workers' slots.
-
-``CeleryBackend`` sends it by Celery, ``LocalBackend`` to the one worker that the driver has started.
+``CeleryBackend`` publishes with Celery, and ``LocalBackend`` to the driver's own worker.
 """
 
 from __future__ import annotations
@@ -29,43 +27,44 @@ from mqtune.core.resources import Resources, patterned, queue_name
 from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.core.version import UPGRADE, __version__
 from mqtune.journal.base import Journal
-from mqtune.journal.connection import RedisClient
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.local_queue import Task
-from mqtune.journal.logs import LogChunk, LogExchange, LogStream
+from mqtune.journal.exchange.fleet import Fleet
+from mqtune.journal.exchange.local_queue import Task
+from mqtune.journal.exchange.logs import LogChunk, LogExchange, LogStream
+from mqtune.journal.server.connection import RedisClient
 from mqtune.trainable.bundle import ACCEPTS_TAG
 
 logger = logging.getLogger(__name__)
 
-#: A task of an attempt, by its name, and the attempt's number.
+#: A task: its name (a trial or a seat), and the number of the attempt. With the trial's name, also an attempt.
 _Key = tuple[TrialId, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """All slots that offer the same and serve the same experiments, by the name of their queue.
+    """All slots with the same resources that serve the same experiments. ``queue`` names them.
 
-    ``target`` is the queue to which this experiment publishes for them: slots that several teams share have one for each team.
+    ``target`` is the queue to which this experiment publishes tasks for them. If several teams share the slots, each
+    team has a queue of its own.
     """
 
     queue: str
     target: str
     offer: Resources
     slots: int
-    #: How many GPUs they are on, where trials share these by memory, and 0 elsewhere.
+    #: The number of their GPUs, if trials share these by memory; else 0.
     gpus: int = 0
-    #: The workers that have them.
+    #: The workers with these slots.
     crews: Sequence[Crew] = ()
 
     def room(self, needs: Resources) -> int:
-        """Return the number of slots for tasks with these needs; 0 if they do not fit."""
+        """Return how many tasks that need these resources fit into the slots at the same time."""
         if not needs.fits(self.offer):
             return 0
         shared = needs.shared_bytes
         return min(self.slots, self.gpus * (self.offer.shared_bytes // shared)) if shared else self.slots
 
     def at_workers(self, needs: Resources, most: int) -> SlotRoom:
-        """Return the same slots by their workers, at most *most* of them."""
+        """Return the slots by groups of workers. At most *most* of them may be taken."""
         shared = needs.shared_bytes
         each_gpu = self.offer.shared_bytes // shared if shared else 0
         groups = (
@@ -76,25 +75,25 @@ class Shape:
 
     @property
     def workers(self) -> int:
-        """How many workers have them."""
+        """The number of workers with these slots."""
         return sum(crew.workers for crew in self.crews)
 
     @property
     def size(self) -> tuple[object, ...]:
-        """A sort key that puts scarce slots last: by tags, then GPU memory, then cores."""
+        """A sort key: slots with many tags, much GPU memory or many cores come last."""
         tags = sorted(self.offer.tags)
         return len(tags), self.offer.gpu_memory_gb, self.offer.cpus, tags
 
 
 @dataclass(slots=True)
 class _Load:
-    """The queue that each task of this experiment was published to, until its attempt ends."""
+    """The queue to which each task of this experiment was published, until its attempt ends."""
 
     queues: dict[_Key, str] = field(default_factory=dict)
     busy: Counter[str] = field(default_factory=Counter)
 
     def put(self, key: _Key, queue: str) -> None:
-        """Count a task on a queue, instead of any other."""
+        """Count a task for this queue, and no longer for another one."""
         self.drop(key)
         self.queues[key] = queue
         self.busy[queue] += 1
@@ -105,16 +104,13 @@ class _Load:
             self.busy[queue] -= 1
 
     def free(self, shape: Shape) -> int:
-        """Return the number of a shape's slots without a task of this experiment.
-
-        The result is negative if tasks wait.
-        """
+        """Return a shape's slots minus its tasks of this experiment. Negative if tasks wait."""
         return shape.slots - self.busy[shape.queue]
 
     def choose(self, shapes: Collection[Shape]) -> Shape:
-        """Return the smallest shape with a free slot, which leaves large slots to trials that need them.
+        """Return the smallest shape with a free slot, so that large slots stay free.
 
-        If none is free, return the shape with the fewest attempts per slot.
+        If no slot is free, return the shape with the fewest tasks per slot.
         """
         free = [shape for shape in shapes if self.free(shape) > 0]
         if free:
@@ -125,26 +121,22 @@ class _Load:
 class QueueBackend(ABC):
     """A driver's session with the workers of a Redis server.
 
-    It publishes attempts to their queues.
-
-    Publishing is idempotent: the task's id is the attempt's, and only one claim of it is ever granted. A message that is
-    lost is published again by the driver.
+    It publishes attempts to their queues. Publishing is idempotent, because only one claim of an attempt is ever
+    granted. If a message is lost, the driver publishes the attempt again.
 
     Slots of several shapes may fit. A task is published to the queue of the smallest shape with a slot that no other task
     of this experiment uses. If another experiment takes that slot, or its worker leaves, while another shape has a free
-    slot, ``queued`` leaves the task out; the driver then publishes it to that queue too. The first worker to claim it runs
-    it. ``placement`` says which tasks an attempt has.
+    slot, ``queued`` leaves the task out. Then the driver publishes it to that shape's queue, too, and the first worker
+    to claim it runs it. ``placement`` defines the tasks of an attempt.
 
     Args:
-        client: a checked connection.
         broker: the same server, as a URL.
         journal: the experiment's journal on that server.
-        clock: the server's clock.
         title: the task's name in Flower.
         digest: a digest of the experiment's definition.
-        resources: the resources that each trial asks for, unless ``asks`` says otherwise of an attempt.
-        patience_s: how long a call retries while the server is away.
-        takes_code: whether slots must take the code that the driver brings.
+        resources: the resources of each trial. ``asks`` sets others for an attempt.
+        patience_s: how long calls are retried while the server is missing.
+        takes_code: whether the driver sends code. Only workers that accept code are used then.
     """
 
     takes_gangs = True
@@ -173,26 +165,29 @@ class QueueBackend(ABC):
         self.token = busy_as(journal.experiment)
         self._title = title
         self._digest = digest
-        self._beside = frozenset({ACCEPTS_TAG} if takes_code else ())
-        self._resources = self._add_needs(resources)
-        #: The needs of attempts that may differ from the usual ones; and all different needs so far, in order.
+        self._required_tags = frozenset({ACCEPTS_TAG} if takes_code else ())
+        self._resources = self._add_tags(resources)
+        #: The resources of each attempt for which ``asks`` was called.
         self._needs: dict[_Key, Resources] = {}
+        #: All different resources of attempts so far, in order.
         self._known_needs: dict[Resources, None] = {self._resources: None}
-        #: The register as of the last refresh; and its workers that take this experiment's attempts, with their offers.
+        #: The register as of the last refresh.
         self.register = Register()
+        #: The workers in the register that take this experiment's attempts, with the resources of their slots.
         self._crews: list[tuple[Crew, Resources]] = []
-        #: All slots that this driver can use; and the slots that fit any of the needs.
+        #: All slots that this driver can use.
         self._shapes: list[Shape] = []
+        #: The slots among them that fit one of the known needs.
         self._fitting: list[Shape] = []
-        #: By worker, the reason why not all of its slots take trials, as of the last refresh.
+        #: Why some slots of a worker take no trials, by worker, as of the last refresh.
         self._notes: dict[str, str] = {}
         self._load = _Load()
         self.placement = Placement()
-        #: By queue, whether this account may use it.
+        #: Whether this account may use a queue, by queue.
         self._usable: dict[str, bool] = {}
-        #: A worker whose queue this account may not use, or empty.
+        #: The name of a worker whose queue this account may not use, or empty.
         self._barred = ""
-        #: By task, the queues in which its message was seen last.
+        #: The queues in which a task's message was seen by the last call of ``queued``, by task.
         self._waits_in: dict[_Key, set[str]] = {}
         self._open()
 
@@ -203,17 +198,17 @@ class QueueBackend(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Prepare for sending messages. Nothing is sent yet."""
+        """Prepare to send messages. Nothing is sent yet."""
 
-    def _add_needs(self, resources: Resources) -> Resources:
-        """Return what a slot must offer to an attempt that asks for these."""
-        return replace(resources, tags=self._beside.union(resources.tags)) if self._beside else resources
+    def _add_tags(self, resources: Resources) -> Resources:
+        """Return the resources with the tags that each slot must have for this driver."""
+        return replace(resources, tags=self._required_tags.union(resources.tags)) if self._required_tags else resources
 
     def expect(self, resources: Resources) -> None:
-        self._note_need(self._add_needs(resources))
+        self._note_need(self._add_tags(resources))
 
     def asks(self, trial: TrialId, attempt: int, resources: Resources) -> None:
-        self._needs[trial, attempt] = needs = self._add_needs(resources)
+        self._needs[trial, attempt] = needs = self._add_tags(resources)
         self._note_need(needs)
 
     def _note_need(self, needs: Resources) -> None:
@@ -222,31 +217,31 @@ class QueueBackend(ABC):
             self._fitting = self._select_fitting(*self._known_needs)
 
     def _select_fitting(self, *needs: Resources) -> list[Shape]:
-        """Return the shapes that fit any of these needs, each with the number of its slots that do."""
+        """Return the shapes that fit one of these needs, reduced to the number of slots that fit."""
         fitting = (replace(shape, slots=max(map(shape.room, needs))) for shape in self._shapes)
         return [shape for shape in fitting if shape.slots > 0]
 
     def _fitting_for(self, key: _Key) -> list[Shape]:
-        """Return the shapes with slots for an attempt."""
+        """Return the shapes with slots that fit an attempt."""
         return self._select_fitting(self._needs[key]) if key in self._needs else self._fitting
 
     def _attempt_of(self, key: _Key) -> _Key:
-        """Return the attempt of a task."""
+        """Return the attempt that a task belongs to."""
         return self.placement.trial_of(key[0]) or key[0], key[1]
 
     def _needs_of(self, key: _Key) -> Resources:
-        """Return the needs of an attempt."""
+        """Return the resources that an attempt needs."""
         return self._needs.get(key, self._resources)
 
     def refresh(self) -> None:
-        self._take(self._read_register())
+        self._apply_register(self._read_register())
 
     def _read_register(self) -> Register:
-        """Return the register of the workers that this driver may use, and of others whose slots it counts."""
+        """Return the register of workers. It may have workers that this driver can't use."""
         return register_of(self._fleet.workers())
 
-    def _take(self, register: Register) -> None:
-        """Apply the register: the workers, their slots, and the slots that fit."""
+    def _apply_register(self, register: Register) -> None:
+        """Set the workers and slots that this driver can use."""
         self.register, self._crews, self._barred = register, [], ""
         slots: Counter[tuple[str, str, Resources]] = Counter()
         gpus: Counter[str] = Counter()
@@ -272,16 +267,13 @@ class QueueBackend(ABC):
         self._log_notes()
 
     def _targets(self, crew: Crew) -> list[str]:
-        """Return the queues of workers to which this experiment may publish, if this account may.
-
-        The name of a queue says which experiments may use it, so no experiment publishes to the queue of others.
-        """
+        """Return the queues of workers that serve this experiment, even without permissions."""
         return [queue for pattern, queue in patterned(crew.queue) if fnmatchcase(self._experiment, pattern)]
 
     def pool(self) -> Pool:
         """Return the slots of all workers, as of the last refresh."""
         fitting = sorted(self._fitting, key=lambda shape: shape.size)
-        # On GPUs that trials share by memory, fewer trials may fit than there are slots.
+        # If trials share GPUs by memory, fewer trials may fit than a worker has slots.
         slots = self.register.slots | {shape.queue: shape.slots for shape in fitting if shape.gpus}
         slots_each = self.placement.slots_each(self._resources)
         return Pool(
@@ -291,10 +283,7 @@ class QueueBackend(ABC):
         )
 
     def _may_use(self, queue: str) -> bool:
-        """Return whether this account may publish to a queue and read it.
-
-        A team's account may use those of its workers.
-        """
+        """Whether this account may publish to a queue and read it. A team's account may use its own."""
         if queue not in self._usable:
             try:
                 self._fleet.waiting(queue)
@@ -304,10 +293,10 @@ class QueueBackend(ABC):
         return self._usable[queue]
 
     def _log_notes(self) -> None:
-        """Log, once for each reason, why a worker takes fewer trials than it has slots, or none."""
+        """Log why slots of workers take no trials, once for each worker and reason."""
         notes = {name: str(note) for crew, _ in self._crews for name, note in crew.notes.items()}
         notes |= {
-            name: f"it is mqtune {crew.version}, and takes no trial of this driver, which is {__version__}; {UPGRADE}"
+            name: f"it has mqtune {crew.version} and takes no trial of this driver, which has {__version__}; {UPGRADE}"
             for crew, _ in self._crews
             if not crew.is_usable
             for name in crew.names[:1]
@@ -321,7 +310,7 @@ class QueueBackend(ABC):
     def slots(self) -> int:
         if self.placement.slots_each(self._resources) == 1:
             return sum(shape.slots for shape in self._fitting)
-        # With needs by config, attempts of some needs may lack workers that others have.
+        # Attempts with different needs share workers, so there are at most as many as of the easiest needs.
         least = min(self._known_needs, key=self.placement.is_apart)
         together = self.placement.count(least, [shape.at_workers(least, shape.slots) for shape in self._fitting])
         return min(together, sum(map(self.offered, self._known_needs)))
@@ -330,13 +319,15 @@ class QueueBackend(ABC):
         return self.placement.count(resources, self._rooms(resources))
 
     def _rooms(self, needs: Resources) -> list[SlotRoom]:
-        """Return the slots that fit the tasks of an attempt with these needs."""
+        """Return the slots that fit a task with these needs."""
         return [shape.at_workers(needs, room) for shape in self._shapes if (room := shape.room(needs)) > 0]
 
     def free(self, resources: Resources) -> int:
-        """Return the number of free slots that fit: of this experiment now, of others at the last refresh.
+        """Return the number of free slots that fit.
 
-        For attempts with tasks on different workers it is an upper bound: the workers with the free slots are unknown.
+        For gangs, return the number of attempts that fit. The slots of other experiments were counted at the last
+        refresh. If an attempt needs several workers, the result is an upper bound, because it is unknown which workers
+        have the free slots.
         """
         fitting = self._select_fitting(resources)
         others = [queues for experiment, queues in self._count_busy().items() if experiment != self.token]
@@ -352,7 +343,7 @@ class QueueBackend(ABC):
         return any(shape.offer.has_gpu for shape in self._shapes) if self._shapes else None
 
     def resource_string(self) -> str:
-        """Return the offers of all slots, such as ``3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs``."""
+        """Return the resources of all slots as text: ``3 workers: 4 × 1 GPU, 4 CPUs; 2 × 8 CPUs``."""
         workers = sum(crew.workers for crew, _ in self._crews if crew.is_usable)
         if not workers:
             return "no worker"
@@ -369,8 +360,8 @@ class QueueBackend(ABC):
         brings = " --accept-code" if ACCEPTS_TAG in frozenset(self._resources.tags) else ""
         if not self._crews and self._barred:
             return (
-                f"{asked}: worker {self._barred} serves all experiments, and this account is for one team; start workers that "
-                "serve the account's too: `mqtune worker --experiments '*,team-a-*'`"
+                f"{asked}: worker {self._barred} serves all experiments, but this account belongs to one team; start "
+                "workers that also serve the team's experiments: `mqtune worker --experiments '*,team-a-*'`"
             )
         if not self._crews:
             return f"{asked}: no worker is connected; start one with `mqtune worker{brings} --broker …`"
@@ -386,11 +377,11 @@ class QueueBackend(ABC):
             else f" This driver is mqtune {__version__}."
         )
         if brings and not any(ACCEPTS_TAG in frozenset(offer.tags) for _, offer in self._crews):
-            version += " A worker takes the code that this driver brings if it is started with --accept-code."
+            version += " This driver sends code. Only workers started with --accept-code take it."
         return f"{asked}; connected: {offers}{f' and {more} more' if more > 0 else ''}.{version}"
 
     def _describe_lacking(self) -> str:
-        """Return the beginning of a sentence: that nobody offers what trials need."""
+        """Return the words "no worker offers …" with all known needs, to begin a sentence."""
         first, *others = self._known_needs
         if self.placement.slots_each(first) > 1:
             return " or ".join(self.placement.not_offered(needs, self._rooms(needs)) for needs in self._known_needs)
@@ -399,30 +390,30 @@ class QueueBackend(ABC):
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
         """Put an attempt's tasks on queues. The config is sent only as text, for people.
 
-        A task that was seen waiting in a queue is published to another one with a free slot, or not at all.
+        If a task already waits in a queue, it is published only to another queue with a free slot.
         """
-        for task, shape in self._place_all(Offer(trial, attempt, config)):
+        for task, shape in self._tasks_to_publish(Offer(trial, attempt, config)):
             self._send(task.trial, attempt, config, shape.target)
             self._load.put((task.trial, attempt), shape.queue)
 
-    def _place_all(self, offer: Offer) -> Iterator[tuple[Offer, Shape]]:
-        """Yield the tasks to publish for an attempt, with the slots for each.
+    def _tasks_to_publish(self, offer: Offer) -> Iterator[tuple[Offer, Shape]]:
+        """Yield the tasks to publish for an attempt, with the shape for each.
 
-        The caller counts each before the next.
+        The caller must count each task in ``_load`` before it asks for the next one.
         """
         needs = self._needs_of((offer.trial, offer.attempt))
         is_apart = self.placement.is_apart(needs)
         beside: Counter[str] = Counter()
         for name in self.placement.tasks(offer.trial, needs):
-            if (shape := self._place(name, offer.attempt, beside)) is not None:
+            if (shape := self._shape_to_publish(name, offer.attempt, beside)) is not None:
                 yield offer._replace(trial=name), shape
             if is_apart:
                 beside[self._load.queues.get((name, offer.attempt), "")] += 1
 
-    def _place(self, name: TrialId, attempt: int, beside: Mapping[str, int]) -> Shape | None:
-        """Return the slots for which a task is to be published; None if it is not to be published.
+    def _shape_to_publish(self, name: TrialId, attempt: int, beside: Mapping[str, int]) -> Shape | None:
+        """Return the shape to which a task should be published. None if it should not be published.
 
-        *beside* has the number of the attempt's tasks by queue, if each is to be on another worker.
+        If each task of the attempt needs its own worker, *beside* has the number of its other tasks by queue.
         """
         key = (name, attempt)
         of_attempt = self._attempt_of(key)
@@ -431,20 +422,20 @@ class QueueBackend(ABC):
         if waits_in and not self._has_room(elsewhere):
             return None
         if beside:
-            # All workers of a queue may have one. If no queue is left, the task waits in one for another worker.
+            # Prefer queues with a worker that has no task of this attempt. If none is left, the task waits in a queue.
             elsewhere = [shape for shape in elsewhere if beside.get(shape.queue, 0) < shape.workers] or elsewhere
-        # It no longer counts for the queue that has lost it.
+        # The task no longer counts for the queue to which it was published before.
         self._load.drop(key)
         shape = self._shape_of(elsewhere, self._needs_of(of_attempt))
-        # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
+        # Without a fitting worker, a team's account may not publish. The driver tries again when a worker joins.
         return shape if elsewhere or self._may_use(shape.target) else None
 
     def _shape_of(self, shapes: Collection[Shape], needs: Resources) -> Shape:
-        """Return the best shape for a task; without any, an empty shape that offers just its needs."""
+        """Return the best of the shapes for a task. Without shapes, return an empty one."""
         return self._load.choose(shapes) if shapes else self._make_empty_shape(needs)
 
     def _task(self, name: TrialId, attempt: int) -> Task:
-        """Return the values of a task."""
+        """Return a task as it is sent to a worker."""
         task = self._experiment, name, attempt, self._digest
         needs = self._needs.get(self._attempt_of((name, attempt)))
         return (*task, needs.shared_bytes) if needs is not None and needs.is_shared_by_memory else task
@@ -454,7 +445,7 @@ class QueueBackend(ABC):
         return Shape(queue, queue, needs, 0)
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Note the queue from which a task was taken: perhaps an earlier one, or an earlier driver's choice."""
+        """Note the queue from which a worker took a task. It may differ from the last published one."""
         self._load.put((trial, attempt), queue)
 
     def ended(self, trial: TrialId, attempt: int) -> None:
@@ -463,7 +454,7 @@ class QueueBackend(ABC):
         self._needs.pop((trial, attempt), None)
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
-        """Send monitors the worker's message that an attempt was lost. Failures are only logged."""
+        """Inform monitors that an attempt was lost. Errors are only logged."""
 
     def _has_room(self, shapes: Collection[Shape]) -> bool:
         return any(self._load.free(shape) > 0 for shape in shapes)
@@ -477,9 +468,9 @@ class QueueBackend(ABC):
         """
 
     def queued(self) -> set[tuple[TrialId, int]] | None:
-        """Return the tasks that wait in fitting queues; None if a queue is too long to search.
+        """Return the tasks that wait in fitting queues. None if a queue is too long to search.
 
-        A task is left out if a slot of another shape is free: published again, it goes there.
+        If a slot of another fitting shape is free, the task is left out, so that the driver publishes it there, too.
         """
         queues: dict[_Key, set[str]] = {}
         for shape in self._fitting:
@@ -505,11 +496,11 @@ class QueueBackend(ABC):
         """Close the connections that this session has opened."""
 
 
-#: The most workers that an error names.
+#: How many workers an error lists.
 _SHOWN_WORKERS: Final = 5
 
 
 @lru_cache
 def _offer(gpus: float, cpus: int, gpu_memory_gb: float, tags: tuple[str, ...]) -> Resources:
-    """Return the offer of slots. Most workers of a fleet have the same one."""
+    """Return the resources that slots offer, cached because most workers are equal."""
     return Resources(gpus=gpus, cpus=cpus, gpu_memory_gb=gpu_memory_gb, tags=tags)

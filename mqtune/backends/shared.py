@@ -7,14 +7,16 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from mqtune.core.crews import Register
 from mqtune.core.priorities import Priority
-from mqtune.journal.connection import RedisClient
+from mqtune.journal.server.connection import RedisClient
 
 
 class Pool(NamedTuple):
-    """The slots of a fleet: their number by queue, and the queues that suit an experiment.
+    """The slots of a fleet, as far as they matter for sharing it.
 
-    Suitable queues are sorted by slot size, smallest first. ``most`` is the number of slots that the experiment can use
-    at the same time; None for all.
+    Attributes:
+        slots: the number of slots of each queue.
+        queues: the queues whose slots fit the experiment's trials, those with the smallest slots first.
+        most: how many slots the experiment can use at the same time; None for all.
     """
 
     slots: Mapping[str, int]
@@ -29,12 +31,12 @@ class RegisterSource(Protocol):
         """Return the current register of the workers."""
 
     def busy(self) -> Mapping[str, Mapping[str, int]]:
-        """Return each experiment's number of used slots in each queue, by its token."""
+        """Return the number of busy slots by experiment (as ``events.busy_as`` names it) and queue."""
 
 
 @runtime_checkable
 class SharedSession(Protocol):
-    """Further methods of a session whose slots several experiments may use."""
+    """Further members of a session whose slots several experiments may use."""
 
     #: Priority of the experiment's messages in a queue.
     priority: Priority
@@ -49,4 +51,4 @@ class SharedSession(Protocol):
         """Return the slots of all workers, as of the last refresh."""
 
     def read_from(self, source: RegisterSource) -> None:
-        """Read the register from *source* from now on, instead of from the server."""
+        """From now on, take the register from *source* and not from the server."""

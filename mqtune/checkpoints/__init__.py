@@ -1,4 +1,4 @@
-"""Checkpoints: complete states of trials, and the stores that hold them."""
+"""Checkpoints: complete states of trials, and their stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "stores_below",
 ]
 
-# Imported on first use, as most trials need no store.
+# Imported on first use, because most trials need no store.
 _HOMES: Final[dict[str, str]] = {
     "Checkpoint": "mqtune.checkpoints.checkpoint",
     **dict.fromkeys(("MAX_DICT_BYTES", "decode_dict", "encode_dict"), "mqtune.checkpoints.dicts"),

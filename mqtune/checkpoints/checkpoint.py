@@ -26,11 +26,11 @@ class Checkpoint:
     folder is a copy for this trial. It may be changed, and is deleted when the attempt ends.
 
     Args:
-        id: its permanent name, empty until it is saved.
-        path: an existing folder.
-        data: the dict. Give either this or *path*.
+        id: its permanent name; empty until it is saved.
+        path: an existing folder with its files. Give either this or *data*.
+        data: the dict.
         counters: training_iteration, time_total_s and others, as of the save.
-        metrics: the metrics of its report, in results only.
+        metrics: the metrics of its report. Only checkpoints in results have them.
     """
 
     __slots__ = ("_data", "_path", "counters", "id", "metrics")
@@ -54,7 +54,7 @@ class Checkpoint:
 
     @classmethod
     def from_dict(cls, data: State) -> Checkpoint:
-        """Return an unsaved checkpoint that is a dict.
+        """Make a checkpoint from a dict. It is not saved yet.
 
         Raises:
             ConfigurationError: *data* is not a dict.
@@ -65,27 +65,27 @@ class Checkpoint:
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Return an unsaved checkpoint that is a folder.
+        """Make a checkpoint from a folder. It is not saved yet.
 
         Raises:
             ConfigurationError: the folder does not exist.
         """
         folder = Path(path)
         if not folder.is_dir():
-            raise ConfigurationError(f"a checkpoint's folder must exist, and {os.fspath(path)!r} is not a folder")
+            raise ConfigurationError(f"a checkpoint's folder must exist, but {os.fspath(path)!r} is not a folder")
         return cls(path=folder)
 
     @property
     def is_dict(self) -> bool:
-        """Whether it is a dict, in ``data``. Otherwise it is a folder, in ``path``."""
+        """Whether the checkpoint is a dict, in ``data``. Otherwise it is a folder, in ``path``."""
         return self._data is not None
 
     @property
     def path(self) -> Path:
-        """The local folder with its files.
+        """The local folder with the checkpoint's files.
 
         Raises:
-            ConfigurationError: it is a dict.
+            ConfigurationError: the checkpoint is a dict.
         """
         if self._path is None:
             raise ConfigurationError(f"checkpoint {self.id or '(unsaved)'} is a dict and has no folder: use its .data")
@@ -93,15 +93,15 @@ class Checkpoint:
 
     @contextmanager
     def as_directory(self) -> Iterator[Path]:
-        """Yield ``path``, as Ray's checkpoints do. The folder stays after the block."""
+        """Yield ``path``, like Ray's checkpoints. The folder stays after the block."""
         yield self.path
 
     @property
     def data(self) -> State:
-        """The dict. Tuples have become lists.
+        """The checkpoint's dict. Tuples have become lists.
 
         Raises:
-            ConfigurationError: it is a folder.
+            ConfigurationError: the checkpoint is a folder.
         """
         if self._data is None:
             raise ConfigurationError(f"checkpoint {self.id or '(unsaved)'} is a folder and not a dict: use its .path")

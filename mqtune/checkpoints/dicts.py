@@ -1,4 +1,4 @@
-"""Checkpoints that are small dicts, stored in Redis as msgpack."""
+"""Encoding of checkpoints that are small dicts. They are stored in Redis."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from mqtune.checkpoints.checkpoint import Counters, State
 from mqtune.core.codec import decode_value, encode_value, is_version
 from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 
-#: Redis handles that in milliseconds, and a thousand of them fit its memory.
+#: The limit of a dict checkpoint. Redis handles this size in milliseconds, and has memory for a thousand of them.
 MAX_DICT_BYTES: Final = 1_000_000
 _VERSION: Final = 1
 
 
 def encode_dict(data: Mapping[str, object], counters: Mapping[str, object]) -> bytes:
-    """Return a dict checkpoint and its counters as at most ``MAX_DICT_BYTES`` bytes.
+    """Encode a dict checkpoint and its counters, in at most ``MAX_DICT_BYTES`` bytes.
 
     Numbers (NaN and infinity included), strings, bytes, None, lists and dicts are preserved. Tuples become lists, and
-    NumPy scalars numbers.
+    NumPy scalars become numbers.
 
     Raises:
         ConfigurationError: a value can't be packed, or the dict is too large. The message names the key.
     """
     if not isinstance(data, dict):
-        raise ConfigurationError(f"checkpoint: a dict such as {{'epoch': 3}} is wanted, not {type(data).__name__}")
+        raise ConfigurationError(f"checkpoint: give a dict such as {{'epoch': 3}}, not {type(data).__name__}")
     plain = plain_counters(counters)
     try:
         body = encode_value([data, plain])
-        # Some keys, such as tuples, can be packed and never unpacked.
+        # Some keys, such as tuples, can be packed but never unpacked.
         decode_value(body)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigurationError(_what_is_wrong(data, error)) from None
+        raise ConfigurationError(_describe_invalid(data, error)) from None
     if len(body) > MAX_DICT_BYTES:
         sizes = {key: len(encode_value(value)) for key, value in data.items()}
         largest = max(sizes, key=lambda key: sizes[key])
         raise ConfigurationError(
-            f"checkpoint: the dict has {len(body):,} bytes and the most is {MAX_DICT_BYTES:,}; its largest value is "
+            f"checkpoint: the dict has {len(body):,} bytes and the limit is {MAX_DICT_BYTES:,}; its largest value is "
             f"{largest!r} with {sizes[largest]:,}: write files into a folder and report that as the checkpoint"
         )
     return encode_value([_VERSION, zlib.crc32(body), body])
 
 
 def decode_dict(data: bytes) -> tuple[State, Counters]:
-    """Return the dict and the counters that ``encode_dict`` encoded.
+    """Decode a dict checkpoint. Return the dict and the counters.
 
     Raises:
         CheckpointBroken: the bytes were changed.
@@ -74,10 +74,10 @@ def decode_dict(data: bytes) -> tuple[State, Counters]:
 
 
 def plain_counters(counters: Mapping[str, object]) -> dict[str, int | float | str]:
-    """Return *counters* with NumPy scalars as numbers.
+    """Check counters, and return them with numbers instead of NumPy scalars.
 
     Raises:
-        ConfigurationError: a name is not a string, or a value neither a number nor a string.
+        ConfigurationError: a name is not a string, or a value is neither a number nor a string.
     """
     plain: dict[str, int | float | str] = {}
     for name, value in counters.items():
@@ -91,7 +91,7 @@ def plain_counters(counters: Mapping[str, object]) -> dict[str, int | float | st
     return plain
 
 
-def _what_is_wrong(data: Mapping[str, object], error: Exception) -> str:
+def _describe_invalid(data: Mapping[str, object], error: Exception) -> str:
     wrong = "the dict"
     for key, value in data.items():
         try:
@@ -104,6 +104,7 @@ def _what_is_wrong(data: Mapping[str, object], error: Exception) -> str:
             wrong, error = f"the value of {key!r}, {type(value).__name__},", problem
             break
     return (
-        f"checkpoint: {wrong} can't be saved ({error}); numbers, strings, bytes, lists and dicts can: turn small arrays into "
-        "lists with .tolist(), write large ones, and models, as files into a folder and report that as the checkpoint"
+        f"checkpoint: {wrong} can't be saved ({error}); only numbers, strings, bytes, lists and dicts can. Turn small "
+        "arrays into lists with .tolist(); write large arrays and models as files into a folder, and report that as "
+        "the checkpoint"
     )

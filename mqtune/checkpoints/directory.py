@@ -1,4 +1,4 @@
-"""The store in a folder, local or mounted by all machines."""
+"""The checkpoint store in a folder, on this machine or mounted on all machines."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ from mqtune.core.errors import CheckpointBroken, MqtuneError, StoreUnavailable
 from mqtune.core.machine import open_regular
 from mqtune.core.trial import CheckpointId
 
-#: Unfinished and deleted checkpoints, inside the store so that a rename publishes them.
+#: The folder for unfinished and deleted checkpoints. It is inside the store, so that a rename moves them atomically.
 _STAGING: Final = ".staging"
-#: Its rename never replaces an existing one, unlike a file's.
+#: The folder with the store's mark. It is a folder, because renaming a file to its name would replace another mark.
 _MARK_FOLDER: Final = ".store"
 _TENANTS: Final = ".tenants"
 _FILES: Final = "files"
 _TAKEN: Final = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 _FULL: Final = "free space there, keep fewer checkpoints, or use another store"
-_GONE: Final = "see whether it is mounted on this machine, and whether somebody removed it"
+_GONE: Final = "check whether it is mounted on this machine, or was removed"
 _WAYS_OUT: Final = {
     **dict.fromkeys(DISK_FULL, _FULL),
     errno.EROFS: "mount it so that it can be written to, or use another store",
@@ -71,12 +71,12 @@ _WAYS_OUT: Final = {
 class DirectoryStore(CheckpointStore):
     """Stores checkpoints in a folder, on any file system that all machines mount, such as NFS.
 
-    Each is a folder named by its id, with ``manifest.json`` and ``files/``. It is written in ``.staging``, flushed to
-    disk, and made visible by a rename.
+    Each checkpoint is a folder named by its id, with ``manifest.json`` and ``files/``. It is written in ``.staging``,
+    flushed to disk, and then renamed to its place.
 
     Args:
-        folder: the store's folder, which ``create`` makes.
-        name: the name that the store's mark must have, or empty for any.
+        folder: the store's folder. ``create`` makes it.
+        name: the name in the mark that identifies the store; empty for any store.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
@@ -95,21 +95,21 @@ class DirectoryStore(CheckpointStore):
             with self._storing("make the checkpoint store"):
                 os.makedirs(os.path.join(self._root, _STAGING), exist_ok=True)
                 if not os.path.lexists(os.path.join(self._root, _MARK_FOLDER)):
-                    self._mark()
+                    self._write_mark()
         self.check()
 
-    def _mark(self) -> None:
+    def _write_mark(self) -> None:
         work = self._new_workspace()
         try:
             write_file(os.path.join(work, MARK), new_mark())
             sync_all([os.path.join(work, MARK), work])
-            # If two drivers make the store at the same time, the second finds it made.
+            # Another driver may have made the store just now. Its mark counts.
             self._publish(work, _MARK_FOLDER)
         finally:
             remove_tree(work)
 
     def is_there(self) -> bool:
-        """Return whether the folder exists and has this store's mark. Nothing is written."""
+        """Whether the folder exists and has this store's mark. Nothing is written."""
         try:
             checked_name(self._read_mark(), self._name, self._root)
         except MqtuneError:
@@ -152,19 +152,19 @@ class DirectoryStore(CheckpointStore):
         plain = plain_counters(counters)
         listing = scan(source)
         own = self._workspace_of(source)
-        # Linked files may be changed through other links, so they are copied.
+        # A file with further links may be changed through them, so it must be copied and not moved.
         staged = None if listing.shared else own
         with self._storing("save a checkpoint"):
             work = staged or self._new_workspace()
             try:
-                files = _take(listing, None if staged else os.path.join(work, _FILES))
+                files = _hash_files(listing, None if staged else os.path.join(work, _FILES))
                 manifest = Manifest(
                     id=id, content=_FILES, files=files, directories=tuple(listing.directories), counters=plain
                 )
                 self._complete(work, manifest)
                 is_new = self._publish(work, id)
             except BaseException:
-                # A stop may be raised at any time, also between the rename and here.
+                # A stop may be raised at any time, even between the rename and here.
                 if not os.path.lexists(work):
                     with suppress(StoreUnavailable):
                         self.delete(id)
@@ -190,7 +190,7 @@ class DirectoryStore(CheckpointStore):
         sync_all([*(os.path.join(folder, path) for path in paths), folder, os.path.join(work, MANIFEST), work])
 
     def _publish(self, work: str, name: str) -> bool:
-        """Rename a workspace to *name* in the store. Return False if that exists already."""
+        """Rename a workspace to *name* in the store. Return False if *name* already exists."""
         try:
             os.rename(work, os.path.join(self._root, name))
         except OSError as error:
@@ -217,17 +217,21 @@ class DirectoryStore(CheckpointStore):
     def exists(self, id: CheckpointId) -> bool:  # noqa: A002
         check_id(id)
         with self._storing("look into the checkpoint store"):
-            if self._has(id):
+            if self._has_manifest(id):
                 return True
-            # Raise if the folder is not mounted.
+            # This raises if the folder is not mounted.
             os.stat(os.path.join(self._root, _STAGING))
         return False
 
     def ids(self) -> list[CheckpointId]:
         with self._storing("look into the checkpoint store"):
-            return [CheckpointId(name) for name in sorted(os.listdir(self._root)) if is_id(name) and self._has(name)]
+            return [
+                CheckpointId(name)
+                for name in sorted(os.listdir(self._root))
+                if is_id(name) and self._has_manifest(name)
+            ]
 
-    def _has(self, name: str) -> bool:
+    def _has_manifest(self, name: str) -> bool:
         try:
             os.stat(os.path.join(self._root, name, MANIFEST), follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
@@ -323,14 +327,14 @@ class DirectoryStore(CheckpointStore):
         return work
 
     def _workspace_of(self, source: Path) -> str | None:
-        """Return the workspace of a *source* from ``staging``, or None for any other."""
+        """Return the workspace that contains *source* if ``staging`` made it, else None."""
         work, name = os.path.split(os.path.abspath(source))
         is_staged = name == _FILES and os.path.dirname(work) == os.path.join(self._root, _STAGING)
         return work if is_staged and not os.path.islink(source) else None
 
     @contextmanager
     def _reading(self, id: CheckpointId, place: str) -> Iterator[None]:  # noqa: A002
-        """Turn an OSError within the block into the checkpoint's error."""
+        """Turn an OSError in the block into an error about the checkpoint *id*."""
         try:
             yield
         except PermissionError as error:
@@ -342,27 +346,30 @@ class DirectoryStore(CheckpointStore):
 
     @contextmanager
     def _storing(self, action: str) -> Iterator[None]:
-        """Turn an OSError within the block into StoreUnavailable."""
+        """Turn an OSError in the block into StoreUnavailable. *action* completes "can't …"."""
         try:
             yield
         except OSError as error:
             raise self._unavailable(action, error) from error
 
     def _unavailable(self, action: str, error: OSError) -> StoreUnavailable:
-        way_out = _WAYS_OUT.get(error.errno or 0, "look at the file system of that folder, or use another store")
+        way_out = _WAYS_OUT.get(error.errno or 0, "check the file system of that folder, or use another store")
         return StoreUnavailable(f"{myself()} can't {action} in {self._root}: {error.strerror}; {way_out}")
 
 
-def _take(listing: Listing, folder: str | None) -> tuple[StoredFile, ...]:
-    """Return files with their hashes, copied into a new *folder* if given."""
+def _hash_files(listing: Listing, folder: str | None) -> tuple[StoredFile, ...]:
+    """Return the files with their hashes.
+
+    If *folder* is given, make it and copy the files into it.
+    """
     if folder is not None:
         os.mkdir(folder)
         for path in listing.directories:
             os.mkdir(os.path.join(folder, path))
-    return tuple(_take_file(file, folder) for file in listing.files)
+    return tuple(_hash_one(file, folder) for file in listing.files)
 
 
-def _take_file(file: SourceFile, folder: str | None) -> StoredFile:
+def _hash_one(file: SourceFile, folder: str | None) -> StoredFile:
     with open_source(file) as read:
         if folder is None:
             size, xxh3 = hash_file(read, file.size, flush=True)
@@ -373,6 +380,6 @@ def _take_file(file: SourceFile, folder: str | None) -> StoredFile:
 
 
 def _content_of(path: str) -> bytes:
-    """Return the content of one of the store's own files. Trials may write there."""
+    """Read one of the store's own files. Refuse a link, because trials may write to the folder."""
     with open(open_regular(path), "rb") as file:
         return file.read()

@@ -1,4 +1,4 @@
-"""Local files and folders: listed, hashed and copied in one pass, flushed and removed."""
+"""Operations on local files and folders: list, hash, copy, flush and remove."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mqtune.core.machine import open_regular
 
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TOKEN_BYTES: Final = 8
-#: File systems flush several files in a third of the time.
+#: How many files are flushed at the same time. File systems then need a third of the time.
 _AT_ONCE: Final = 8
 #: Some file systems can't flush a folder, and need not.
 _NOTHING_TO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
-#: They stay in a core's cache until they are hashed and written.
+#: The bytes of one read. They stay in a core's cache until they are hashed and written.
 _CHUNK_BYTES: Final = 2**18
-#: The disk begins to write after these bytes of a copy, so that the final flush is short.
+#: After each of these parts of a copy, the disk begins to write it, so that the final flush is short.
 _FLUSHED_BYTES: Final = 2**24
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ def write_all(descriptor: int, data: memoryview) -> None:
 
 
 def begin_to_flush(descriptor: int, begin: int, size: int) -> None:
-    """Have the disk begin to write a part of a file, without waiting. Do nothing if unsupported."""
+    """Let the disk begin to write a part of a file. Don't wait. Do nothing if it is unsupported."""
     if hasattr(os, "posix_fadvise"):
         # Linux begins to write dirty pages, and drops the rest from its cache.
         os.posix_fadvise(descriptor, begin, size, os.POSIX_FADV_DONTNEED)
@@ -89,7 +89,10 @@ def sync_all(paths: Sequence[str]) -> None:
 
 
 def in_threads(threads: int, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return the results of *function* in the order of *items*. After an error, start no more."""
+    """Call *function* for each item in threads. Return the results in order.
+
+    Stop after an error.
+    """
     # Few trials need it, and it is slow to import.
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
@@ -102,7 +105,7 @@ def in_threads(threads: int, function: Callable[[T], R], items: Iterable[T]) -> 
 
 
 def newest_change(path: str) -> float:
-    """Return the file system's time of the last change at or below *path*, 0 if it is missing."""
+    """Return the file system's time of the last change at or below *path*. 0 if it is missing."""
     try:
         newest = os.stat(path, follow_symlinks=False).st_ctime
         with os.scandir(path) as entries:
@@ -116,7 +119,7 @@ def newest_change(path: str) -> float:
 
 
 def remove_tree(folder: str | os.PathLike[str]) -> None:
-    """Remove a folder with its content. If that fails, a later ``sweep`` does."""
+    """Remove a folder with its content. Ignore errors: a later ``sweep`` removes the rest."""
     # Few trials need it, and it is slow to import.
     import shutil  # noqa: PLC0415
 
@@ -124,7 +127,7 @@ def remove_tree(folder: str | os.PathLike[str]) -> None:
 
 
 class SourceFile(NamedTuple):
-    """A file to save: its relative path with slashes, and the path to read it from."""
+    """A file to save. ``path`` is relative, with slashes, and ``place`` is where to read it."""
 
     path: str
     place: str
@@ -133,9 +136,9 @@ class SourceFile(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The content of a folder in a fixed order, folders before their content.
+    """The content of a folder, sorted. Folders come before their content.
 
-    ``shared`` means that it has links, so that its files may be changed under other names.
+    ``shared`` says whether some files have links, so that they may be changed under other names.
     """
 
     files: list[SourceFile]
@@ -149,8 +152,8 @@ def scan(source: Path) -> Listing:
     A link to a file inside of the folder counts as that file.
 
     Raises:
-        ConfigurationError: it is not a folder, can't be read, or has invalid content: a socket, a pipe, a device, a
-            link to a folder, to nothing or to the outside, or a name that is not UTF-8.
+        ConfigurationError: *source* is not a folder, can't be read, or has invalid content: a socket, a pipe, a device,
+            a link to a folder, to nothing or to the outside, or a name that is not UTF-8.
     """
     files: list[SourceFile] = []
     directories: list[str] = []
@@ -168,28 +171,28 @@ def scan(source: Path) -> Listing:
                 directories.append(path)
                 waiting.append(path)
                 continue
-            place = _linked(entry.path, path, root, source) if entry.is_symlink() else entry.path
+            place = _link_target(entry.path, path, root, source) if entry.is_symlink() else entry.path
             with _from_source(place):
                 status = os.stat(place, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
                 raise ConfigurationError(
-                    f"checkpoint: {path!r} in {os.fspath(source)!r} is {_kind(status.st_mode)}; a checkpoint holds files and "
-                    "folders: remove it"
+                    f"checkpoint: {path!r} in {os.fspath(source)!r} is {_kind(status.st_mode)}; a checkpoint may only "
+                    "have files and folders: remove it"
                 )
             shared = shared or entry.is_symlink() or status.st_nlink > 1
             files.append(SourceFile(path, place, status.st_size, bool(status.st_mode & stat.S_IXUSR)))
     return Listing(sorted(files), sorted(directories), shared)
 
 
-def _linked(place: str, path: str, root: str, source: Path) -> str:
+def _link_target(place: str, path: str, root: str, source: Path) -> str:
     target = os.path.realpath(place)
     inside = target.startswith(f"{root}{os.sep}")
     if inside and os.path.isfile(target):
         return target
     kind = "a folder" if inside and os.path.isdir(target) else "something outside of it" if not inside else "nothing"
     raise ConfigurationError(
-        f"checkpoint: {path!r} in {os.fspath(source)!r} is a link to {kind} ({os.readlink(place)!r}); links are followed to "
-        "files inside of the folder alone: put a copy in its place"
+        f"checkpoint: {path!r} in {os.fspath(source)!r} is a link to {kind} ({os.readlink(place)!r}); only links to "
+        "files inside of the folder are followed: put a copy in its place"
     )
 
 
@@ -204,13 +207,13 @@ def _refuse_bad_name(path: str, source: Path) -> None:
 
 def _kind(mode: int) -> str:
     kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
-    return kinds.get(stat.S_IFMT(mode), "no file")
+    return kinds.get(stat.S_IFMT(mode), "not a file")
 
 
 class Reader:
-    """An open file. A call fills a buffer and returns the byte count, 0 at the end.
+    """An open file. A call reads into a buffer and returns the number of bytes; 0 at the end.
 
-    ``translating`` translates the errors of the operating system.
+    ``translating`` returns a context that turns errors of the operating system into mqtune's.
     """
 
     def __init__(self, descriptor: int, translating: Callable[[], AbstractContextManager[None]]) -> None:
@@ -224,7 +227,7 @@ class Reader:
 
 @contextmanager
 def reading(place: str, translating: Callable[[], AbstractContextManager[None]]) -> Iterator[Reader]:
-    """Open a file for reading. *translating* translates the errors of the operating system."""
+    """Open a file for reading. See ``Reader`` for *translating*."""
     with translating():
         descriptor = open_regular(place)
     try:
@@ -238,10 +241,10 @@ def reading(place: str, translating: Callable[[], AbstractContextManager[None]])
 
 
 def open_source(file: SourceFile) -> AbstractContextManager[Reader]:
-    """Open a file that ``scan`` has listed, as ``reading`` does.
+    """Open a file from ``scan`` for reading.
 
     Raises:
-        ConfigurationError: it can't be read.
+        ConfigurationError: the file can't be read.
     """
     return reading(file.place, lambda: _from_source(file.place))
 
@@ -259,52 +262,56 @@ def _from_source(place: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConfigurationError(
-            f"checkpoint: {place!r} does not exist, or is not a folder ({error.strerror}); the folder of a checkpoint must be "
-            "complete before it is reported, and left alone until report() returns"
+            f"checkpoint: {place!r} does not exist, or is not a folder ({error.strerror}); complete a checkpoint's "
+            "folder before you report it, and don't change it until report() returns"
         ) from None
     except OSError as error:
         raise ConfigurationError(f"checkpoint: {place!r} can't be read: {error.strerror}") from None
 
 
 def hash_file(read: Reader, size: int, *, flush: bool = False) -> tuple[int, str]:
-    """Read a file of about *size* bytes to its end, and return its size and hash.
+    """Read a file of about *size* bytes to its end. Return its actual size and its hash.
 
     Args:
-        flush: have the disk begin to write it.
+        flush: whether the disk should begin to write it.
     """
     begin_to_write = partial(begin_to_flush, read.descriptor) if flush else None
-    return _take_in(read, size, None, begin_to_write)
+    return _read_to_end(read, size, None, begin_to_write)
 
 
 def copy_file(read: Reader, size: int, descriptor: int, *, flush: bool = False) -> tuple[int, str]:
-    """Copy a file of about *size* bytes to its end, and return the copied bytes and their hash.
+    """Copy a file of about *size* bytes to its end.
 
-    Each byte is read once, so the hash is of the written bytes.
+    Return the number of copied bytes and their hash. Each byte is read only once, so the hash belongs to the written
+    bytes.
 
     Args:
-        descriptor: the file to write. Its errors are not translated.
-        flush: have the disk begin to write before the end.
+        descriptor: the file to write. The operating system's errors about it are raised unchanged.
+        flush: whether the disk should begin to write before the end.
     """
     begin_to_write = partial(begin_to_flush, descriptor) if flush else None
-    return _take_in(read, size, partial(write_all, descriptor), begin_to_write)
+    return _read_to_end(read, size, partial(write_all, descriptor), begin_to_write)
 
 
 def read_file(read: Reader, size: int) -> tuple[bytes, str]:
-    """Read a file of about *size* bytes to its end, and return its content and hash."""
+    """Read a file of about *size* bytes to its end. Return its content and its hash."""
     chunks: list[bytes] = []
-    _, digest = _take_in(read, size, lambda data: chunks.append(bytes(data)), None)
+    _, digest = _read_to_end(read, size, lambda data: chunks.append(bytes(data)), None)
     return b"".join(chunks), digest
 
 
-def _take_in(
+def _read_to_end(
     read: Reader,
     expected: int,
     write: Callable[[memoryview], None] | None,
     begin_to_write: Callable[[int, int], None] | None,
 ) -> tuple[int, str]:
-    """Read to the end, and write if *write* is given. The size may differ from *expected*."""
+    """Read to the end, and pass the bytes to *write*, if any.
+
+    Return the actual size and the hash.
+    """
     # XXH3 (Collet, https://github.com/Cyan4973/xxHash) takes a fiftieth of a copy's time. It detects damage. A
-    # cryptographic hash would add nothing, as a writer could replace the manifest, too.
+    # cryptographic hash would not protect more, because an attacker with write access could replace the manifest, too.
     digest = xxhash.xxh3_128()
     # One byte more than expected, so that a small file needs one read.
     buffer = memoryview(bytearray(min(expected + 1, _CHUNK_BYTES)))

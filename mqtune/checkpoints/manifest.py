@@ -32,7 +32,7 @@ _VERSION: Final = 1
 
 
 class StoredFile(NamedTuple):
-    """A checkpoint's file: its relative path with slashes, its bytes and 128-bit XXH3 in hex."""
+    """A file of a checkpoint: relative path with slashes, size in bytes, 128-bit XXH3 in hex."""
 
     path: str
     size: int
@@ -42,10 +42,10 @@ class StoredFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The files, folders and counters of a checkpoint. Encoded it has a hash of itself.
+    """The files, folders and counters of a checkpoint. The encoded form has a hash of itself.
 
-    ``directories`` are the paths of all folders below the checkpoint's own, parents first. ``content`` is the store's
-    name for the folder with the files.
+    ``directories`` are the paths of all folders in the checkpoint, parents first. ``content`` is the name of the folder
+    with the files in the store.
     """
 
     id: CheckpointId
@@ -62,16 +62,17 @@ class Manifest:
         """Check that the stored checkpoint has the same content. NaN equals NaN.
 
         Raises:
-            CheckpointExists: it has other files, bytes or counters.
+            CheckpointExists: the stored one has other files, bytes or counters.
         """
         mine, theirs = (_seal([m.files, m.directories, dict(m.counters)]) for m in (self, stored))
         if mine != theirs:
             raise CheckpointExists(
-                f"checkpoint {self.id} is in {store} with another content; checkpoints never change: save it under a new id"
+                f"checkpoint {self.id} is already in {store} with another content; checkpoints never change: save it "
+                "under a new id"
             )
 
     def encode(self) -> bytes:
-        """Return the manifest as readable JSON."""
+        """Encode the manifest as readable JSON."""
         body = {
             "id": self.id,
             "mqtune": __version__,
@@ -84,11 +85,12 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, id: CheckpointId, where: str) -> Manifest:  # noqa: A002  - the usual name
-        """Return the manifest of checkpoint *id*, which was read from *where*.
+        """Decode the manifest of checkpoint *id*. Errors name *where*, the place where it was read.
 
         Raises:
-            CheckpointBroken: it is malformed, was changed, belongs to another checkpoint, or has a path to the outside.
-            CheckpointVersionError: a later version of mqtune wrote it.
+            CheckpointBroken: the manifest is malformed, was changed, belongs to another checkpoint, or has a path that
+                leads outside.
+            CheckpointVersionError: a later version of mqtune wrote the manifest.
         """
         broken = f"checkpoint {id} is broken: its manifest {where}"
         try:
@@ -117,9 +119,9 @@ class Manifest:
                 f"{broken} has {len(data):,} bytes that are not a manifest: {type(error).__name__}: {error}"
             ) from None
         if manifest.id != id:
-            raise CheckpointBroken(f"{broken} is that of checkpoint {manifest.id}")
+            raise CheckpointBroken(f"{broken} belongs to checkpoint {manifest.id}")
         if astray is not None:
-            raise CheckpointBroken(f"{broken} names {astray!r}, which lies outside of the checkpoint")
+            raise CheckpointBroken(f"{broken} has the path {astray!r}, which leads outside of the checkpoint")
         return manifest
 
 
@@ -138,7 +140,7 @@ def _leads_inside(path: str) -> bool:
 
 
 class Arrival:
-    """The folder that a checkpoint is fetched into, beside its target."""
+    """The temporary folder into which a checkpoint is fetched. It is beside the target."""
 
     def __init__(self, manifest: Manifest, folder: str, target: str) -> None:
         self._manifest = manifest
@@ -147,35 +149,35 @@ class Arrival:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn an OSError within the block into StoreUnavailable: the folder can't be written."""
+        """Turn an OSError in the block into StoreUnavailable, because the folder can't be written."""
         try:
             yield
         except OSError as error:
             raise StoreUnavailable(
-                f"checkpoint {self._manifest.id} can't be copied to {self._target!r} by {myself()}: {error.strerror}; make "
-                "room there and let this user write there, or keep the trials' folders elsewhere"
+                f"checkpoint {self._manifest.id} can't be copied to {self._target!r} by {myself()}: {error.strerror}; "
+                "free space there and let this user write there, or keep the trials' folders elsewhere"
             ) from error
 
     def take(self, file: StoredFile) -> None:
-        """Check a fetched file, and set its permission to execute.
+        """Check a fetched file against the manifest, and set its permission to execute.
 
         Raises:
-            CheckpointBroken: its size or hash differs from the manifest.
+            CheckpointBroken: the size or hash of the file differs.
         """
         place = self.place(file)
         with reading(place, self.writing) as read:
             self.check(file, *hash_file(read, file.size))
         if file.executable:
             with self.writing():
-                # Readers may execute it, too.
+                # Everybody who may read it may execute it.
                 mode = stat.S_IMODE(os.stat(place).st_mode)
                 os.chmod(place, mode | (mode & 0o444) >> 2)
 
     def check(self, file: StoredFile, size: int, xxh3: str) -> None:
-        """Check the size and hash of a fetched file.
+        """Check the size and hash of a fetched file against the manifest.
 
         Raises:
-            CheckpointBroken: one differs from the manifest.
+            CheckpointBroken: one of them differs.
         """
         if size != file.size:
             problem = f"has {size:,} bytes instead of {file.size:,}"
@@ -191,14 +193,16 @@ class Arrival:
 
 @contextmanager
 def arriving(manifest: Manifest, target: Path) -> Iterator[Arrival]:
-    """Yield a folder to fetch into. It becomes *target* at the end, and after an error vanishes.
+    """Yield a temporary folder to fetch into. Rename it to *target* at the end of the block.
+
+    After an error it is removed, and *target* does not exist.
 
     Raises:
-        ConfigurationError: *target* exists already.
+        ConfigurationError: *target* already exists.
     """
     if os.path.lexists(target):
         raise ConfigurationError(
-            f"checkpoint {manifest.id} is to be copied to {os.fspath(target)!r}, which is there already: name a new folder"
+            f"checkpoint {manifest.id} can't be copied to {os.fspath(target)!r}, which already exists: name a new folder"
         )
     parent, name = os.path.split(os.path.abspath(target))
     aside = os.path.join(parent, f".{name}.{token()}")

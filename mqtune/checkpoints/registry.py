@@ -1,4 +1,4 @@
-"""Find the store of a place: a folder, an installed package's URL, or any fsspec URL."""
+"""Opens checkpoint stores: folders, URLs of installed packages, and URLs of fsspec."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from mqtune.core.machine import CHECKPOINTS
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The entry point group of packages' stores. The name is a URL scheme. The object takes the whole URL, unchanged, and
-#: returns a ``CheckpointStore``.
+#: The group of entry points for stores in other packages. The name is a URL scheme. The object is a function that gets
+#: the whole URL and returns a ``CheckpointStore``.
 STORES: Final = "mqtune.checkpoint_stores"
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<separator>://|::)")
-#: The schemes of folders, which no package can take over.
+#: The schemes of folders. No package can replace them.
 _FOLDERS: Final = ("file", "local")
 
 
 def open_store(url: str) -> CheckpointStore:
-    """Return the store of checkpoints at *url*, without making, reading or writing it.
+    """Return the checkpoint store at *url*, without making, reading or writing it.
 
-    A path or ``file://…`` is a folder. A scheme among installed packages' entry points, in the group
-    ``mqtune.checkpoint_stores``, is opened by that package. Any other URL is opened with fsspec, which has credentials
-    from its own settings or the protocol driver's.
+    A path or ``file://…`` is a folder. If an installed package has an entry point for the scheme, in the group
+    ``mqtune.checkpoint_stores``, that package opens the URL. Any other URL is opened with fsspec, whose credentials come
+    from its own settings or those of the protocol's driver.
 
     Raises:
-        ConfigurationError: the URL is empty, unknown here, or known to two packages.
-        StoreUnavailable: fsspec, the protocol's driver, or the store's package can't be used here.
+        ConfigurationError: the URL is empty, nothing here opens it, or two packages do.
+        StoreUnavailable: fsspec, the protocol's driver, or the store's package does not work here.
     """
     place, name = split_name(url)
     _check_place(place)
@@ -46,17 +46,17 @@ def open_store(url: str) -> CheckpointStore:
     scheme = _scheme_of(place)
     if (known := protocols()) and scheme not in known:
         raise ConfigurationError(
-            f"the place for checkpoints is {without_secrets(place)!r}, and nothing installed for {myself()} opens {scheme}:// URLs; "
-            f"known are {', '.join(schemes())}. Install, on every machine of the experiment, a package that has an entry point "
-            f"{scheme!r} in the group {STORES!r}, or name another place"
+            f"the place for checkpoints is {without_secrets(place)!r}, but nothing installed for {myself()} opens "
+            f"{scheme}:// URLs; known are {', '.join(schemes())}. Install, on every machine of the experiment, a package "
+            f"that has an entry point {scheme!r} in the group {STORES!r}, or name another place"
         )
     return FsspecStore(place, name=name)
 
 
 def store_beside(url: str, folder: Path) -> str:
-    """Return the URL of an experiment's store, which may have moved with its folder.
+    """Return the URL of an experiment's store. It may have moved with the experiment's *folder*.
 
-    A store in *folder* with the mark of *url* is the same store, or a copy of it.
+    If *folder* has a store with the same mark as *url*, return that store's URL. Otherwise return *url*.
     """
     place, name = split_name(url)
     beside = folder / CHECKPOINTS
@@ -69,11 +69,11 @@ def store_beside(url: str, folder: Path) -> str:
 def experiment_url(place: str | os.PathLike[str], experiment: str) -> str:
     """Return the URL of an experiment's own store below *place*, a folder or URL.
 
-    Each experiment needs its own, as ids are unique only within one. A relative path becomes absolute. The experiment's
-    name is appended to a URL's path, before a query (``?…``).
+    Each experiment needs its own store, because ids of checkpoints are unique only in one experiment. A relative path
+    becomes absolute. The experiment's name is appended to a URL's path, before a query (``?…``).
 
     Raises:
-        ConfigurationError: *place* is empty, or *experiment* can't be a name in it.
+        ConfigurationError: *place* is empty, or *experiment* is not a valid name.
     """
     check_id(experiment)
     base = os.fspath(place)
@@ -86,9 +86,9 @@ def experiment_url(place: str | os.PathLike[str], experiment: str) -> str:
 
 
 def stores_below(place: str | os.PathLike[str]) -> list[CheckpointStore]:
-    """Return the folders below *place* that may be experiments' stores.
+    """Return possible stores of experiments: all folders directly below *place*, as stores.
 
-    *place* is a folder or URL, as for ``Checkpoints(store=…)``.
+    *place* is a folder or URL that users give as ``Checkpoints(store=…)``.
 
     Raises:
         ConfigurationError, StoreUnavailable: *place* can't be opened or listed.
@@ -97,7 +97,7 @@ def stores_below(place: str | os.PathLike[str]) -> list[CheckpointStore]:
 
 
 def schemes() -> list[str]:
-    """Return the known URL schemes, sorted: built in, of installed packages, and fsspec's."""
+    """Return the known URL schemes, sorted: mqtune's, fsspec's and those of installed packages."""
     from mqtune.checkpoints.remote import protocols  # noqa: PLC0415 - it imports fsspec
 
     return sorted({*_FOLDERS, *(entry.name.lower() for entry in _entry_points()), *protocols()})
@@ -116,17 +116,17 @@ def _scheme_of(place: str) -> str:
 
 
 def _entry_points() -> list[EntryPoint]:
-    # Slow to import.
+    # Imported here, because it is slow to import.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return list(entry_points(group=STORES))
 
 
 def _installed(place: str) -> EntryPoint | None:
-    """Return the entry point for a URL, or None.
+    """Return the entry point for the scheme of a URL, or None.
 
     Raises:
-        ConfigurationError: more than one package has one.
+        ConfigurationError: several packages have an entry point for it.
     """
     scheme = _scheme_of(place)
     # The same package may be found twice on the path.
@@ -151,8 +151,8 @@ def _open_installed(entry: EntryPoint, url: str) -> CheckpointStore:
         ) from error
     if not isinstance(store, CheckpointStore):
         raise ConfigurationError(
-            f"{_package_of(entry)} opened {without_secrets(url)} as {type(store).__name__}; an entry point in {STORES!r} must return "
-            "a mqtune.checkpoints.CheckpointStore"
+            f"{_package_of(entry)} opened {without_secrets(url)} as {type(store).__name__}; an entry point in {STORES!r} "
+            "must return a mqtune.checkpoints.CheckpointStore"
         )
     return store
 
@@ -163,7 +163,7 @@ def _package_of(entry: EntryPoint) -> str:
 
 
 def _local_path(place: str) -> str | None:
-    """Return the local folder of a place, or None for another kind of URL."""
+    """Return the folder of a path or file URL. None for another kind of URL."""
     matched = _SCHEME.match(place)
     if matched is None:
         return place
@@ -172,6 +172,7 @@ def _local_path(place: str) -> str | None:
     path = place[matched.end() :].removeprefix("localhost")
     if not path.startswith("/"):
         raise ConfigurationError(
-            f"the place for checkpoints is {place!r}, which names no absolute path: write file:///folder, with three slashes"
+            f"the place for checkpoints is {place!r}, which is not an absolute path: write file:///folder, with three "
+            "slashes"
         )
     return unquote(path)

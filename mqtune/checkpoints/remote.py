@@ -1,4 +1,4 @@
-"""The store at any URL that fsspec opens: object stores, SFTP, HDFS and others."""
+"""The checkpoint store at a URL of fsspec: object stores, SFTP, HDFS and others."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ from mqtune.checkpoints.store import (
 from mqtune.core.errors import CheckpointBroken, ConfigurationError, MqtuneError, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 
-#: Manifests by id. A checkpoint exists once its manifest does, which is written last and in one step.
+#: The folder of manifests, by id. A checkpoint exists if its manifest does, which is written last and atomically.
 _MANIFESTS: Final = "manifests"
-#: Files by id and save, so that the files of two saves never mix.
+#: The folder of files, by id and by save. So the files of two saves never mix.
 _CONTENT: Final = "content"
 _TENANTS: Final = "tenants"
 _STAGING: Final = "staging"
-#: fsspec may read them as a pattern.
+#: Characters that fsspec may read as a pattern.
 _PATTERN: Final = re.compile(r"[*?\[\]]")
-#: The other characters of a file's name help people who inspect the store.
-_PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_PLAIN_CHARS: Final = 80
-#: A smaller file is sent in one request, as one part for an object store.
+#: Characters that an object's name replaces by underscores.
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+#: How many characters of a file's name an object's name has, for people who inspect the store.
+_NAME_CHARS: Final = 80
+#: Smaller files are sent in one request.
 _WHOLE_BYTES: Final = 2**24
 
 
 def protocols() -> frozenset[str]:
-    """Return the URL schemes that fsspec knows, with or without installed drivers."""
+    """Return the URL schemes that fsspec knows, even those without an installed driver."""
     try:
         import fsspec  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
@@ -58,18 +59,17 @@ def protocols() -> frozenset[str]:
 class FsspecStore(CheckpointStore):
     """Stores checkpoints below a URL that fsspec opens.
 
-    It needs the extra ``mqtune[fsspec]`` and the protocol's driver. Object stores can't rename folders. So the files of
-    a save go below ``content/<id>/<save>/``, under names that every store accepts. Then the manifest is written aside
-    and moved to ``manifests/<id>.json``. That is atomic wherever a move or copy of a small object is, as in every
-    object store and file system. If two processes save under the same new id at the same time, one of the saves is kept
-    whole, without an error.
+    It needs the extra ``mqtune[fsspec]`` and the protocol's driver. Object stores can't rename folders, so each save
+    writes its files below ``content/<id>/<save>/``, under names that every store accepts. Then it writes the manifest
+    aside and moves it to ``manifests/<id>.json``. The move is atomic in every object store and file system. If two
+    processes save under the same new id at the same time, one of the saves remains, complete and without an error.
 
     Args:
-        url: a folder or prefix, such as ``s3://bucket/folder``, which ``create`` makes.
-        name: the name that the store's mark must have, or empty for any.
+        url: a folder or prefix, such as ``s3://bucket/folder``. ``create`` makes it.
+        name: the name in the mark that identifies the store; empty for any store.
 
     Raises:
-        ConfigurationError: fsspec doesn't know such a URL.
+        ConfigurationError: fsspec can't read the URL.
         StoreUnavailable: fsspec, or the protocol's driver, is not installed here.
     """
 
@@ -78,14 +78,14 @@ class FsspecStore(CheckpointStore):
         self._name = name
         if _PATTERN.search(url):
             raise ConfigurationError(
-                f"the place for checkpoints is {self.describe()!r}; it may not have any of * ? [ ]"
+                f"the place for checkpoints is {self.describe()!r}; it must not contain any of * ? [ ]"
             )
         try:
             import fsspec  # noqa: PLC0415 - an extra, and slow to import
         except ImportError:
             raise StoreUnavailable(
                 f"{myself()} can't open the checkpoint store {self.describe()}: fsspec is not installed; install "
-                "mqtune[fsspec] there, or the package that brings a store for such URLs, or use a folder that all machines share"
+                "mqtune[fsspec] there, or a package with a store for such URLs, or use a folder that all machines share"
             ) from None
         try:
             self._files, self._root = fsspec.url_to_fs(self._url)
@@ -145,7 +145,7 @@ class FsspecStore(CheckpointStore):
                 if stored is None:
                     self._put(place, manifest.encode())
         except BaseException:
-            self._withdraw(id, folder, content)
+            self._undo_save(id, folder, content)
             raise
         if stored is not None:
             self._remove(folder)
@@ -163,17 +163,17 @@ class FsspecStore(CheckpointStore):
                 return StoredFile(file.path, len(data), xxh3, file.executable)
             size, xxh3 = hash_file(read, file.size)
         with self._storing("write to"):
-            # The driver knows the best number of requests.
+            # The protocol's driver chooses the best number of requests.
             self._files.put_file(file.place, place)
         if status_of(file) != before:
             raise ConfigurationError(
-                f"checkpoint: {file.place!r} changed while it was saved; the folder of a checkpoint must be left alone until "
-                "report() returns"
+                f"checkpoint: {file.place!r} changed while it was saved; don't change a checkpoint's folder until report() "
+                "returns"
             )
         return StoredFile(file.path, size, xxh3, file.executable)
 
-    def _withdraw(self, id: CheckpointId, folder: str, content: str) -> None:  # noqa: A002
-        """Undo an incomplete save. A stop may be raised when the checkpoint is visible already."""
+    def _undo_save(self, id: CheckpointId, folder: str, content: str) -> None:  # noqa: A002
+        """Undo a save that was interrupted, even if the checkpoint is already visible."""
         with suppress(MqtuneError):
             if self.exists(id) and self._manifest(id).content == content:
                 self.delete(id)
@@ -189,7 +189,7 @@ class FsspecStore(CheckpointStore):
     def _fetch_file(self, index: int, file: StoredFile, manifest: Manifest, arrival: Arrival) -> None:
         place = self._at(_CONTENT, manifest.id, manifest.content, _object_name(index, file.path))
         try:
-            # The driver knows the best number of requests.
+            # The protocol's driver chooses the best number of requests.
             with self._storing("read"):
                 self._files.get_file(place, arrival.place(file))
         except StoreUnavailable as error:
@@ -243,7 +243,7 @@ class FsspecStore(CheckpointStore):
                 keep = named.get(CheckpointId(posixpath.basename(folder)), "")
                 left += [save for save in saves if posixpath.basename(save) != keep] if saves else [folder]
             for path in left:
-                # If the store doesn't know times of change, the difference is NaN, and everything stays.
+                # If the store has no times of change, the difference is NaN, and everything stays.
                 if now - self._newest_change(path) >= older_than_s:
                     self._remove(path)
                     swept += 1
@@ -272,7 +272,7 @@ class FsspecStore(CheckpointStore):
 
     def idle_s(self) -> float:
         with self._storing("look into"):
-            # If the store doesn't know times of change, this is the difference of two infinities: NaN.
+            # If the store has no times of change, this is the difference of two infinities, NaN, and the result is 0.
             return max(0.0, -(self._newest_change(self._root) - self._now()))
 
     def remove(self) -> None:
@@ -283,7 +283,7 @@ class FsspecStore(CheckpointStore):
             self._files.rmdir(self._root)
 
     def _now(self) -> float:
-        """Return the time by the store's clock, or infinity if it is not known."""
+        """Return the time of the store's clock, or infinity if the store has no times of change."""
         probe = self._at(_STAGING, token())
         self._files.pipe_file(probe, b"")
         now = self._newest_change(probe)
@@ -308,7 +308,7 @@ class FsspecStore(CheckpointStore):
         return data
 
     def _put(self, place: str, data: bytes) -> None:
-        """Write an object in one step, even if the file system needs several."""
+        """Write an object atomically: write it aside, and then move it to its place."""
         aside = self._at(_STAGING, token())
         try:
             self._files.pipe_file(aside, data)
@@ -319,7 +319,7 @@ class FsspecStore(CheckpointStore):
             raise
 
     def _list(self, folder: str) -> list[str]:
-        """Return the paths of the objects in a folder, which may be missing if it is empty."""
+        """Return the paths of the objects in a folder. A missing folder counts as empty."""
         self._files.invalidate_cache()
         try:
             listed = self._files.ls(folder, detail=False)
@@ -330,23 +330,23 @@ class FsspecStore(CheckpointStore):
         return [path for path in paths if posixpath.basename(path) != posixpath.basename(folder)]
 
     def _newest_change(self, path: str) -> float:
-        """Return the store's time of the last change at or below *path*, or infinity if unknown."""
+        """Return the store's time of the last change at or below *path*. Infinity if it is unknown."""
         self._files.invalidate_cache()
         try:
             return max(float(self._files.modified(entry).timestamp()) for entry in self._files.find(path) or [path])
-        # Not every store of fsspec knows times of change.
+        # Some of fsspec's stores have no times of change.
         except (FileNotFoundError, NotImplementedError):
             return math.inf
 
     def _remove(self, path: str) -> None:
-        """Remove everything at or below *path*. If that fails, a later ``sweep`` does."""
+        """Remove everything at or below *path*. Ignore errors: a later ``sweep`` removes the rest."""
         with suppress(Exception):
             self._files.invalidate_cache()
             self._files.rm(path, recursive=True)
 
     @contextmanager
     def _storing(self, action: str) -> Iterator[None]:
-        """Turn any error within the block into StoreUnavailable, as fsspec's drivers raise many."""
+        """Turn any error in the block into StoreUnavailable. fsspec's drivers raise many kinds."""
         try:
             yield
         except MqtuneError:
@@ -356,11 +356,11 @@ class FsspecStore(CheckpointStore):
 
     def _unavailable(self, action: str, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(
-            f"{myself()} can't {action} the checkpoint store {self.describe()}: {type(error).__name__}: {error}; see whether "
-            "this machine reaches it, with credentials that may read and write"
+            f"{myself()} can't {action} the checkpoint store {self.describe()}: {type(error).__name__}: {error}; check "
+            "whether this machine reaches it, with credentials that may read and write"
         )
 
 
 def _object_name(index: int, path: str) -> str:
-    """Return the name of a file's object: its unique number and the end of its path."""
-    return f"{index}-{_PLAIN.sub('_', posixpath.basename(path))[-_PLAIN_CHARS:]}"
+    """Return the name of a file's object: its unique number, and the end of the file's name."""
+    return f"{index}-{_UNSAFE.sub('_', posixpath.basename(path))[-_NAME_CHARS:]}"

@@ -99,7 +99,7 @@ def _find(verb: str) -> click.Command:
 
 
 class _Command(Verbs):
-    """The command itself, which ends by Ctrl-C without a traceback."""
+    """The group of all verbs. Ctrl-C ends it without a traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -125,6 +125,6 @@ def main(timing: Timing = Timing()) -> None:
     try:
         group(obj=timing)
     except MqtuneError as error:
-        # Its text may come from a trial or a worker.
+        # The error's text may come from a trial or a worker.
         click.echo(f"mqtune: {printable(str(error))}", err=True)
         sys.exit(1)

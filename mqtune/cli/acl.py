@@ -1,4 +1,4 @@
-"""``mqtune fleet acl``: accounts on a shared Redis server."""
+"""``mqtune fleet acl``: prints commands that create accounts on a shared Redis server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.services.ownership.acl import ROLES, Role, account, password_hash, rules_of
 
 _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
-#: Sources of a password.
+#: Values of --password.
 _STDIN: Final = "stdin"
 _HASH: Final = "sha256:"
 
@@ -25,24 +25,24 @@ _HASH: Final = "sha256:"
     "--password",
     "source",
     metavar=f"{_STDIN}|{_HASH}HEX",
-    help=f"{_STDIN}: read the password from standard input. {_HASH}HEX: its SHA-256. By default it is that of "
+    help=f"{_STDIN}: read the password from standard input. {_HASH}HEX: its SHA-256. By default the password is "
     f"${_VARIABLE}, or else a new one.",
 )
 @click.option(
     "--experiments",
     default="*",
     show_default=True,
-    help="Experiments that the account may use, by name; * is a wildcard: 'team-a-*'.",
+    help="Names of the experiments that the account may use; * is a wildcard: 'team-a-*'.",
 )
 @click.option(
     "--remote-control",
     is_flag=True,
-    help="Let a monitor send Celery's remote commands, which Flower needs; they can end trials.",
+    help="Let a monitor send Celery's remote commands. Flower needs them, and they can end trials.",
 )
 @click.option(
     "--all-keys",
     is_flag=True,
-    help="Let a driver for all experiments see the names of all keys on the server, which mqtune gc needs.",
+    help="Let a driver for all experiments see the names of all keys on the server, as mqtune gc needs.",
 )
 @click.option(
     "--db",
@@ -67,30 +67,31 @@ def _acl(
     \b
     mqtune fleet acl worker | redis-cli
 
-    Only the password's hash is printed; a new password goes to standard error. An existing account gets this version's
-    rules and keeps its passwords. A second command records the account in the audit stream, which `mqtune events`
-    shows.
+    Only the password's hash is in the command. A new password is printed to standard error. An existing account gets
+    this version's rules and keeps its passwords. A second command records the account in the audit stream, which
+    `mqtune events` shows.
     """  # noqa: D301 - click wants the character itself
     user = user or f"mqtune-{role}"
-    hashed, made = _hash_of(source)
+    hashed, new = _hash_of(source)
     rules = rules_of(role, experiments=experiments, db=db, remote_control=remote_control, all_keys=all_keys)
     line = account(user, hashed, rules, aclfile=aclfile)
-    if made:
+    if new:
         click.echo(
-            f"password of {user} once the server has accepted the command (redis-cli prints OK), shown only here: {made}\n"
-            f"broker: redis://{user}:{made}@HOST:6379/{db}",
+            f"password of {user}, valid once the server has accepted the command (redis-cli prints OK), and shown only "
+            f"here: {new}\n"
+            f"broker: redis://{user}:{new}@HOST:6379/{db}",
             err=True,
         )
     click.echo(line)
     if not aclfile:
-        from mqtune.services.ownership.audit import audit_line  # noqa: PLC0415 - it needs redis, which is slow to import
+        from mqtune.services.ownership.audit import audit_line  # noqa: PLC0415 - redis is slow to import
 
-        # The server records it together with the account.
+        # One redis-cli creates the account and records it.
         click.echo(audit_line("acl", user, f"{role} for {experiments}"))
 
 
 def _hash_of(source: str | None) -> tuple[str, str]:
-    """Return a password's hash, and the password if it is new.
+    """Return the hash of the password, and the password itself if it is new, else an empty text.
 
     Raises:
         ConfigurationError: standard input has no password, or *source* is unknown.
@@ -99,15 +100,15 @@ def _hash_of(source: str | None) -> tuple[str, str]:
         return source.removeprefix(_HASH), ""
     if source not in (None, _STDIN):
         raise ConfigurationError(
-            f"--password takes {_STDIN} or {_HASH}HEX, not the password itself, which other users of this machine could "
-            f"see; or set ${_VARIABLE}"
+            f"--password takes {_STDIN} or {_HASH}HEX, not the password itself, which other users of this machine "
+            f"could see; or set ${_VARIABLE}"
         )
-    password = os.environ.get(_VARIABLE, "") if source is None else _from_stdin()
+    password = os.environ.get(_VARIABLE, "") if source is None else _read_stdin()
     new = "" if password else secrets.token_urlsafe(24)
     return password_hash(password or new), new
 
 
-def _from_stdin() -> str:
+def _read_stdin() -> str:
     password = sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise ConfigurationError("--password stdin: standard input is empty; write the password on its first line")

@@ -1,4 +1,4 @@
-"""``mqtune archive``: moves undriven experiments from a broker into folders on this machine."""
+"""``mqtune archive``: moves experiments from a broker into folders on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def ended_option(help: str) -> Callable[[Callable[..., object]], Callable[..., object]]:  # noqa: A002 - as in click
-    """Return the option --ended, passed as seconds since the epoch, or None."""
+    """Return the option --ended, whose value is in seconds since the epoch, or None."""
     return click.option(
         "--ended",
         metavar="TIME",
@@ -48,46 +48,49 @@ def command(
 ) -> None:
     """Move experiment NAME from its broker into its folder on this machine.
 
-    Every command can read it there, with its journal, dict checkpoints and code. Folder checkpoints stay in their
-    store. `mqtune drive NAME --broker URL` restores it to a broker.
+    The folder has its journal, dict checkpoints and code, so every command can still read it. Folder checkpoints stay
+    in their store. `mqtune drive NAME --broker URL` restores it to a broker.
 
-    --ended keeps experiments that are unfinished, driven, another's, or can't be archived. A timer may run it with
-    --yes.
+    --ended leaves out experiments that are unfinished, have a driver, belong to somebody else, or can't be archived.
+    With --yes, a timer may run it.
     """
     if name is None and ended is None:
-        raise click.UsageError("give the NAME of an experiment, or --ended TIME for all that ended long ago")
+        raise click.UsageError(
+            "give the NAME of an experiment, or --ended TIME for all experiments that ended long ago"
+        )
     place = None if name is None else find_place(name, broker)
     if ended is not None:
         _archive_ended(broker, ended, place, dry_run=dry_run, yes=yes, force=force)
     elif place is not None:
         with end_first(place):
-            archive_there(place, dry_run=dry_run, yes=yes, force=force)
+            archive_experiment(place, dry_run=dry_run, yes=yes, force=force)
 
 
 @contextlib.contextmanager
 def end_first(place: Place) -> Iterator[None]:
-    """Add the way out to the error that an experiment has a living driver."""
+    """Add the command that ends the driver to the error that an experiment has a living one."""
     try:
         yield
     except NameTaken as error:
         raise NameTaken(f"{error}; end it first: mqtune end {place.name} --now") from None
 
 
-def archive_there(place: Place, *, dry_run: bool = False, yes: bool, force: bool) -> None:
+def archive_experiment(place: Place, *, dry_run: bool = False, yes: bool, force: bool) -> None:
     """Move an experiment from its broker into its folder on this machine.
 
     Raises:
-        ConfigurationError: it is already there, unfinished without *yes*, or another's without *force*.
+        ConfigurationError: the experiment is already there, or is unfinished and *yes* is False, or belongs to somebody
+            else and *force* is False.
         NameTaken: it has a living driver.
-        MqtuneError: the folder can't be written; nothing was deleted.
+        MqtuneError: the folder can't be written. Nothing was deleted.
     """
     if place.folder is not None and (place.folder / SERVER_FOLDER).is_dir():
         raise ConfigurationError(
-            f"all of experiment {place.name!r} is already in {place.folder}, which has a server of its own"
+            f"experiment {place.name!r} has its own server in {place.folder}: it is already on this machine alone"
         )
     if not place.broker:
-        raise ConfigurationError("give the broker that has it: --broker URL or $MQTUNE_BROKER")
-    _check_that_it_may_end(place, place.broker, yes=yes, force=force)
+        raise ConfigurationError("give the broker that has the experiment: --broker URL or $MQTUNE_BROKER")
+    _check_may_end(place, place.broker, yes=yes, force=force)
     from mqtune.services.upkeep.archiving import archive  # noqa: PLC0415 - only this needs redis
 
     folder = place.folder if place.folder is not None else mqtune_home() / place.name
@@ -99,7 +102,7 @@ def archive_there(place: Place, *, dry_run: bool = False, yes: bool, force: bool
         results = archive(place.name, place.broker, folder)
     except OSError as error:
         raise MqtuneError(f"{folder} can't be written: {error}; nothing was deleted") from error
-    say(f"{place.name} is archived: {len(results)} trials are in {folder}, and none on its broker")
+    say(f"{place.name} is archived: its {len(results)} trials are in {folder}, and no longer on its broker")
     say(f"to continue it: mqtune drive {place.name} --broker URL")
 
 
@@ -107,12 +110,12 @@ def copy_there(place: Place, folder: Path) -> None:
     """Copy an experiment from its server into a new folder.
 
     Raises:
-        ConfigurationError: it is only in a folder, or the new folder is not empty.
+        ConfigurationError: the experiment is only in a folder, or the new folder is not empty.
         NameTaken: it has a living driver.
         MqtuneError: the folder can't be written.
     """
     if place.folder is not None and is_in_folder_alone(place.folder):
-        raise ConfigurationError(f"all of experiment {place.name!r} is in {place.folder}: copy that folder")
+        raise ConfigurationError(f"experiment {place.name!r} is only in {place.folder}, on no server: copy that folder")
     from mqtune.services.upkeep.archiving import copy_out  # noqa: PLC0415 - as above
 
     try:
@@ -125,7 +128,7 @@ def copy_there(place: Place, folder: Path) -> None:
     say(f"{folder}: {len(results)} trials of {place.name}; to read them: mqtune show {folder}")
 
 
-def _check_that_it_may_end(place: Place, broker: str, *, yes: bool, force: bool) -> None:
+def _check_may_end(place: Place, broker: str, *, yes: bool, force: bool) -> None:
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
     with Client(broker) as client:
@@ -134,18 +137,18 @@ def _check_that_it_may_end(place: Place, broker: str, *, yes: bool, force: bool)
         check_owner(broker, f"experiment {place.name!r}", state.owner, doing="archive", force=force)
     if state is not None and state.outcome != "finished" and not state.is_driven and not yes:
         raise ConfigurationError(
-            f"experiment {place.name!r} is unfinished, and its running trials end when it is archived; to continue it: "
-            f"mqtune drive {place.name}; to archive it nevertheless, give --yes"
+            f"experiment {place.name!r} is unfinished, and archiving would end its running trials; continue it: mqtune "
+            f"drive {place.name}; or archive it nevertheless: --yes"
         )
 
 
 def _archive_ended(
     broker: str | None, before: float, place: Place | None, *, dry_run: bool, yes: bool, force: bool
 ) -> None:
-    """Archive the experiments of a broker, or only one, that finished before a time.
+    """Archive the experiments of a broker that finished before a time. *place* limits it to one.
 
     Raises:
-        click.exceptions.Exit: an experiment could not be read or archived, which was reported.
+        click.exceptions.Exit: an experiment could not be read or archived. The reason was printed.
     """
     only = None if place is None else place.name
     ages, is_complete = find_ended(broker, before, only=only, doing="archive", force=force)
@@ -154,7 +157,9 @@ def _archive_ended(
         say("no experiment ended that long ago")
     elif is_wanted(lines, verb="archive", dry_run=dry_run, yes=yes):
         for name in ages:
-            is_complete &= is_removed(name, broker, before, lambda place: archive_there(place, yes=False, force=force))
+            is_complete &= is_removed(
+                name, broker, before, lambda place: archive_experiment(place, yes=False, force=force)
+            )
     if not is_complete:
         raise click.exceptions.Exit(1)
 
@@ -162,22 +167,23 @@ def _archive_ended(
 def find_ended(
     broker: str | None, before: float, *, only: str | None = None, doing: str, force: bool
 ) -> tuple[dict[str, float], bool]:
-    """Return how long ago the experiments of a broker finished that did so before a time.
+    """Find the experiments of a broker that finished before a time.
 
-    Unfinished, driven, unreadable and other people's experiments are left out.
+    Experiments that are unfinished, driven, unreadable or somebody else's are left out, and the last two are reported
+    on standard error.
 
     Args:
-        broker: the server.
-        before: seconds since the epoch.
-        only: the name of the experiment to consider, or None for all.
+        broker: the server's URL.
+        before: the time, in seconds since the epoch.
+        only: the name of the only experiment to consider, or None for all.
         doing: the action, for messages.
-        force: whether to include others' experiments.
+        force: whether to include other people's experiments.
 
     Returns:
-        Seconds by name, and whether all experiments could be read.
+        By name, how many seconds ago each finished; and whether all experiments could be read.
     """
     if not broker:
-        raise click.UsageError("--ended is for the experiments of a broker: --broker URL or $MQTUNE_BROKER")
+        raise click.UsageError("--ended needs the broker that has the experiments: --broker URL or $MQTUNE_BROKER")
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
     ages: dict[str, float] = {}
@@ -189,7 +195,7 @@ def find_ended(
                 continue
             try:
                 if (state := _ended(experiment, before)) is not None:
-                    # With force, the action itself records it.
+                    # With force, the action itself checks the owner and records it.
                     if not force:
                         check_owner(broker, name, state.owner, doing=doing, force=False)
                     ages[name] = state.age_s
@@ -211,9 +217,9 @@ def _ended(experiment: ExperimentHandle, before: float) -> ExperimentState | Non
 
 
 def is_removed(name: str, broker: str | None, before: float, remove: Callable[[Place], object]) -> bool:
-    """Archive or delete an experiment by *remove* if it is still ended. Return whether it did.
+    """Call *remove* for an experiment if it is still ended. Return whether it was removed.
 
-    The reason for keeping it is reported on standard error.
+    If it was not, the reason is printed to standard error.
     """
     from mqtune.client import Client  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""The causes that ``mqtune why`` knows, each with its way out; docs/cli.md lists them.
+"""The causes that ``mqtune why`` knows, each with its remedy. docs/cli.md lists them.
 
 The kernel's causes are here. Each service lists its own (``mqtune/services/causes.py``).
 """
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from mqtune.core.cause import Cause
 from mqtune.core.version import UPGRADE
-from mqtune.journal.room import MAKE_ROOM, way_to_grow
+from mqtune.journal.server.room import MAKE_ROOM, way_to_grow
 from mqtune.services.causes import causes_of_services
 
 _CONTINUE: Final = "continue it: mqtune drive {NAME}, or run its script again"
@@ -19,7 +19,7 @@ _OF_KERNEL: Final[Mapping[str, Cause]] = {
     "no driver": Cause("The experiment has no driver, so nothing new starts.", _CONTINUE),
     "no worker": Cause("No worker is connected.", "start one: mqtune worker"),
     "no match": Cause(
-        "No connected worker offers the resources, tags or experiments.",
+        "No connected worker offers the needed resources and tags, and serves this experiment.",
         "start one that does: mqtune worker --help",
     ),
     "version": Cause("Matching workers have an incompatible version of mqtune.", UPGRADE),
@@ -35,13 +35,13 @@ _OF_KERNEL: Final[Mapping[str, Cause]] = {
     "starting": Cause("A slot is free or reserved, and the trial is about to start."),
     "running": Cause("It is running."),
     "outside": Cause(
-        "Somebody is evaluating the trial outside.",
+        "Somebody is evaluating the trial outside mqtune.",
         "report its result: mqtune tell {NAME} {TRIAL} METRIC=VALUE; or give it up: mqtune stop {NAME} {TRIAL}",
     ),
-    "ending": Cause("The trial was told to end, and is about to."),
+    "ending": Cause("The trial was told to end, and will end soon."),
     "worker gone": Cause("The worker of the trial is not connected. The driver requeues it within seconds."),
     "retry": Cause("The trial was requeued, and starts when a slot is free or its delay has passed."),
-    "paused": Cause("The scheduler, a rule or the driver has paused the trial, and will resume it."),
+    "paused": Cause("The scheduler, a stop rule or the driver has paused the trial, and will resume it."),
     "paused by hand": Cause("A person has paused the trial.", "resume it: mqtune resume {NAME} {TRIAL}"),
     "journal full": Cause(
         "The journal has reached its limit, journal_mb.",
@@ -60,7 +60,14 @@ CAUSES: Final[Mapping[str, Cause]] = {**_OF_KERNEL, **causes_of_services()}
 
 
 class Reason(NamedTuple):
-    """Why something waits: a cause for programs, a sentence, a start time, and a way out."""
+    """A reason why a trial, or a whole experiment, waits.
+
+    Attributes:
+        cause: a key of ``CAUSES``, for programs.
+        text: a sentence, for people.
+        since: when it began, in seconds since the epoch, or None if unknown.
+        way_out: a remedy, or empty.
+    """
 
     cause: str
     text: str
@@ -71,14 +78,14 @@ class Reason(NamedTuple):
     def of(
         cls, cause: str, text: str, since: float | None = None, *, name: str, trial: str = "", more: str = ""
     ) -> Reason:
-        """Return a reason with the way out of its cause.
+        """Return a reason with its cause's way out, in which names are filled in.
 
         Args:
-            cause: one of ``CAUSES``.
+            cause: a key of ``CAUSES``.
             text: a sentence.
-            since: its start, in seconds since the epoch.
+            since: when it began, in seconds since the epoch.
             name: the experiment.
             trial: the trial, if the way out names one.
-            more: how to have a larger share.
+            more: the command that gives the experiment more slots, if the way out names one.
         """
         return cls(cause, text, since, CAUSES[cause].way_out.format(NAME=name, TRIAL=trial, MORE=more))

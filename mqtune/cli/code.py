@@ -1,4 +1,4 @@
-"""``mqtune code``: the code that trials ran."""
+"""``mqtune code``: shows the code that the driver sent to its workers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from mqtune.trainable.bundle import Bundle, File, is_digest, unpack
 @broker_option("The Redis server that has the experiment, unless it is on this machine.")
 @json_option
 def command(name: str, trial: str | None, folder: Path | None, broker: str | None, *, as_json: bool) -> None:
-    """List the files that the driver sent to its workers, or write them to a folder.
+    """List the files of code that the driver sent to its workers, or write them to a folder.
 
-    Process(bundle=…) sends them. They are those of TRIAL, or of the attempt that started last. Reading them from a broker needs a driver's or worker's
-    account.
+    A driver sends code if Process(bundle=…) says so. The files are those of TRIAL's last attempt, or of the attempt of
+    any trial that started last. Reading them from a broker needs a driver's or worker's account.
     """
     place = find_place(name, broker)
     with opened(place) as view:
@@ -44,14 +44,20 @@ def command(name: str, trial: str | None, folder: Path | None, broker: str | Non
 
 
 def _digest_of(results: Results, trial: str | None) -> str:
-    """Return the bundle's digest of the last started attempt."""
+    """Return the digest of the bundle that the last started attempt ran.
+
+    Raises:
+        ConfigurationError: the attempt ran code that its worker had.
+    """
     trials = results.experiment.trials
     chosen = list(trials.values()) if trial is None else [trials[find_trial(results.experiment, trial)]]
     ran = sorted((attempt for ran_trial in chosen for attempt in ran_trial.attempts), key=_started)
     digest = ran[-1].environment.get("bundle") if ran else results.definition.get("bundle")
     if not is_digest(digest):
         subject = f"experiment {results.name!r}" if trial is None else f"trial {trial} of experiment {results.name!r}"
-        raise ConfigurationError(f"{subject} ran code that its workers had; Process(bundle='.') has a driver bring it")
+        raise ConfigurationError(
+            f"{subject} ran code that was already on its workers; with Process(bundle='.') the driver sends it"
+        )
     return str(digest)
 
 
@@ -63,25 +69,26 @@ def find_files(place: Place, digest: str) -> dict[str, File]:
     """Return a bundle's files by path, from the experiment's folder or its broker.
 
     Raises:
-        ConfigurationError: neither has it.
+        ConfigurationError: neither has the bundle.
         AccessDenied: the account may not read code.
         CodeRefused: the bundle is invalid.
     """
-    bundle = _found(place, digest)
+    bundle = _read_bundle(place, digest)
     if bundle is None:
         raise ConfigurationError(
-            f"bundle {digest[:12]} is neither in the experiment's folder here nor on the broker; the machine that drove it has it"
+            f"bundle {digest[:12]} is neither in the experiment's folder here nor on the broker; run this on the "
+            "machine where the experiment was driven"
         )
     return bundle.files()
 
 
-def _found(place: Place, digest: str) -> Bundle | None:
-    from mqtune.driver.bundling import BundleFolder  # noqa: PLC0415 - --help needs none of it
-    from mqtune.journal.code import CodeExchange  # noqa: PLC0415
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
+def _read_bundle(place: Place, digest: str) -> Bundle | None:
+    from mqtune.driver.setup.bundling import BundleFolder  # noqa: PLC0415 - --help needs none of it
+    from mqtune.journal.exchange.code import CodeExchange  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
 
-    if place.folder is not None and (kept := BundleFolder(place.folder).find(digest)) is not None:
-        return kept
+    if place.folder is not None and (bundle := BundleFolder(place.folder).find(digest)) is not None:
+        return bundle
     if not place.broker:
         return None
     with contextlib.closing(connect(place.broker, role="reader")) as client:

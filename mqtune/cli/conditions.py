@@ -1,7 +1,7 @@
-"""The conditions of ``--where`` and of the page's filter.
+"""The conditions of ``--where`` and of the live page's filter.
 
 A condition compares a name with a value (``lr<0.1``). ``and``, ``or``, ``not`` and parentheses combine conditions. A
-Pratt parser reads them, and its errors point at the place.
+Pratt parser reads them. Its errors point at the wrong character.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _OPERATORS: Final[dict[str, Callable[..., bool]]] = {
     ">": operator.gt,
 }
 _ORDERS: Final = frozenset({"<", "<=", ">", ">="})
-#: Only double-quoted texts have escapes, JSON's. Words exclude operator characters.
+#: Double-quoted texts have JSON's escapes, single-quoted ones none. Words have no characters of operators.
 _TOKEN: Final = re.compile(
     r"""(?P<compare><=|>=|!=|==|=|<|>)|(?P<and>&&)|(?P<or>\|\|)|(?P<open>\()|(?P<close>\))"""
     r"""|(?P<quoted>"(?:[^"\\]|\\.)*"|'[^']*')|(?P<word>[\w.+\-/@:]+)""",
     re.DOTALL,
 )
 _KEYWORDS: Final = frozenset({"and", "or", "not"})
-#: Binding powers of binary operators. "not" binds more closely.
+#: How closely operators bind: a larger number binds more closely.
 _POWERS: Final = {"or": 1, "and": 2}
 _NOT_POWER: Final = 3
-#: Far below Python's own limit.
+#: The deepest nesting, far below Python's own limit of recursion.
 _DEEPEST: Final = 50
 _JSON: Final = json.JSONDecoder()
 
@@ -53,10 +53,10 @@ class Comparison(NamedTuple):
     value: object
 
     def check(self, values: Sequence[object]) -> None:
-        """Check that values like these can be ordered relative to the comparison's.
+        """Check that the comparison does not order numbers, *values*, relative to a text.
 
         Raises:
-            ConfigurationError: they are numbers, but the comparison's is a text.
+            ConfigurationError: it does.
         """
         if self.operator in _ORDERS and isinstance(self.value, str) and values and all(map(is_number, values)):
             raise ConfigurationError(
@@ -68,7 +68,7 @@ class Comparison(NamedTuple):
         """Return whether the comparison holds for *left*."""
         right = self.value
         if is_number(left) != is_number(right) or isinstance(left, str) != isinstance(right, str):
-            # A choice "8" may be written as 8. Other kinds have no common order.
+            # A user may write the option "8" as 8. Values of other types are compared as texts, without an order.
             left, right = str(left), str(right)
             if self.operator in _ORDERS:
                 return False
@@ -79,7 +79,7 @@ class Comparison(NamedTuple):
 
 
 class TextSearch(NamedTuple):
-    """A search in a trial's id, status, config, worker, labels and reason."""
+    """A search for a text in a trial's id, status, config, worker, labels and reason."""
 
     text: str
 
@@ -106,7 +106,7 @@ Condition: TypeAlias = Comparison | TextSearch | Not | And | Or
 
 
 def condition_of(texts: Iterable[str]) -> Condition | None:
-    """Return the conjunction of texts such as ``lr<0.1 and width>=64``, or None.
+    """Join texts such as ``lr<0.1 and width>=64`` by "and". Return None without texts.
 
     Raises:
         click.UsageError: a text is not a condition.
@@ -116,10 +116,12 @@ def condition_of(texts: Iterable[str]) -> Condition | None:
 
 
 def filter_of(text: str) -> Condition:
-    """Return the condition of the page's filter, with text searches: ``adam and lr<0.1``.
+    """Return the condition of a filter on the live page, such as ``adam and lr<0.1``.
+
+    A trial meets a word that is not part of a comparison if one of its texts contains the word.
 
     Raises:
-        click.UsageError: as ``condition_of``.
+        click.UsageError: the text is not a condition.
     """
     return _Parser(text, has_searches=True).parse()
 
@@ -135,7 +137,7 @@ class _Parser:
     def __init__(self, text: str, *, has_searches: bool) -> None:
         self._text = text
         self._has_searches = has_searches
-        self._tokens = self._lexed()
+        self._tokens = self._split()
         self._next = 0
         self._depth = 0
 
@@ -145,31 +147,31 @@ class _Parser:
             raise self._unexpected("expected 'and', 'or' or the end")
         return condition
 
-    def _lexed(self) -> list[_Token]:
+    def _split(self) -> list[_Token]:
         tokens: list[_Token] = []
         ends = len(self._text.rstrip())
-        place = 0
-        while place < ends:
-            if self._text[place].isspace():
-                place += 1
+        position = 0
+        while position < ends:
+            if self._text[position].isspace():
+                position += 1
                 continue
-            tokens.append(self._token_at(place))
-            place = tokens[-1].end
+            tokens.append(self._token_at(position))
+            position = tokens[-1].end
         return [*tokens, _Token("end", None, len(self._text), len(self._text))]
 
-    def _token_at(self, place: int) -> _Token:
-        char = self._text[place]
+    def _token_at(self, position: int) -> _Token:
+        char = self._text[position]
         if char in "[{":
             try:
-                decoded, end = _JSON.raw_decode(self._text, place)
+                decoded, end = _JSON.raw_decode(self._text, position)
             except (ValueError, RecursionError):
-                raise self._error("this is not a JSON list or object", place) from None
-            return _Token("json", decoded, place, end)
-        match = _TOKEN.match(self._text, place)
+                raise self._error("this is not a JSON list or object", position) from None
+            return _Token("json", decoded, position, end)
+        match = _TOKEN.match(self._text, position)
         if match is None and char in "\"'":
-            raise self._error("this quote is not closed", place)
+            raise self._error("this quote is not closed", position)
         if match is None:
-            raise self._error(f"{char!r} has no meaning here; put it in quotes if it belongs to a text", place)
+            raise self._error(f"{char!r} has no meaning here; put it in quotes if it belongs to a text", position)
         kind, text = str(match.lastgroup), match.group()
         if kind == "word" and text.lower() in _KEYWORDS:
             kind = text.lower()
@@ -178,29 +180,29 @@ class _Parser:
             try:
                 value = json.loads(text, strict=False) if char == '"' else text[1:-1]
             except ValueError:
-                raise self._error("a backslash in double quotes is written twice", place) from None
-        return _Token(kind, value, place, match.end())
+                raise self._error("a backslash in double quotes is written twice", position) from None
+        return _Token(kind, value, position, match.end())
 
     def _peek(self, ahead: int = 0) -> _Token:
         return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
 
-    def _take(self) -> _Token:
+    def _next_token(self) -> _Token:
         token = self._peek()
         self._next += 1
         return token
 
     def _expression(self, power: int) -> Condition:
-        """Read operands while their operators bind more closely than *power*."""
+        """Parse an operand, and the operators behind it that bind more closely than *power*."""
         left = self._operand()
         while _POWERS.get(kind := self._peek().kind, 0) > power:
-            self._take()
+            self._next_token()
             left = _joined(kind, [left, self._expression(_POWERS[kind])])
         return left
 
     def _operand(self) -> Condition:
         token = self._peek()
         if token.kind in ("not", "open"):
-            self._take()
+            self._next_token()
             self._depth += 1
             if self._depth > _DEEPEST:
                 raise self._error("this is nested too deeply", token.begin)
@@ -210,7 +212,7 @@ class _Parser:
                 return Not(inner)
             if self._peek().kind != "close":
                 raise self._unexpected("expected 'and', 'or' or ')'")
-            self._take()
+            self._next_token()
             return inner
         if token.kind not in ("word", "quoted"):
             raise self._unexpected("expected a condition such as 'lr<0.1'")
@@ -219,22 +221,22 @@ class _Parser:
         return self._comparison()
 
     def _comparison(self) -> Comparison:
-        name = self._take()
+        name = self._next_token()
         if self._peek().kind != "compare":
             raise self._unexpected(f"expected <, <=, >, >=, = or != after {self._shown(name)}")
-        sign = self._take()
+        sign = self._next_token()
         value = self._peek()
         if value.kind not in ("word", "quoted", "json"):
             raise self._unexpected(f"expected a value after {self._shown(sign)}")
-        self._take()
+        self._next_token()
         return Comparison(
             str(name.value), str(sign.value), value_of(str(value.value)) if value.kind == "word" else value.value
         )
 
     def _search(self) -> TextSearch:
-        first = last = self._take()
+        first = last = self._next_token()
         while first.kind == last.kind == self._peek().kind == "word" and self._peek(1).kind != "compare":
-            last = self._take()
+            last = self._next_token()
         text = str(first.value) if first.kind == "quoted" else self._text[first.begin : last.end]
         return TextSearch(text.casefold())
 
@@ -245,14 +247,14 @@ class _Parser:
         token = self._peek()
         return self._error(f"{expected}, found {self._shown(token)}", token.begin)
 
-    def _error(self, reason: str, place: int) -> click.UsageError:
-        # Keeps each character above its mark.
+    def _error(self, reason: str, position: int) -> click.UsageError:
+        # The mark below must stand under its character, so each takes one column.
         shown = "".join(char if char.isprintable() else " " for char in self._text)
-        return click.UsageError(f"not a condition: {reason}\n  {shown}\n  {' ' * place}^")
+        return click.UsageError(f"not a condition: {reason}\n  {shown}\n  {' ' * position}^")
 
 
 def _joined(word: str, conditions: Sequence[Condition]) -> Condition:
-    """Join conditions by "and" or "or", flattening chains."""
+    """Join conditions by "and" or "or". A chain of the same word becomes one condition."""
     kind = And if word == "and" else Or
     operands: list[Condition] = []
     for condition in conditions:
@@ -261,21 +263,21 @@ def _joined(word: str, conditions: Sequence[Condition]) -> Condition:
 
 
 def selected(trials: Iterable[Trial], condition: Condition | None) -> list[Trial]:
-    """Return the trials that meet a condition; all without one.
+    """Return the trials that meet a condition, or all if it is None.
 
-    A trial without the value meets neither a comparison nor its opposite.
+    A trial without a compared value meets neither the comparison nor its opposite.
 
     Raises:
-        ConfigurationError: no trial has a name in it, or numbers are compared with a text.
+        ConfigurationError: no trial has a value of a compared name, or numbers are compared with a text.
     """
-    every = list(trials)
+    all_trials = list(trials)
     if condition is None:
-        return every
-    return [trial for trial, is_true in zip(every, _verdicts(condition, every), strict=True) if is_true]
+        return all_trials
+    return [trial for trial, is_true in zip(all_trials, _verdicts(condition, all_trials), strict=True) if is_true]
 
 
 def _verdicts(condition: Condition, trials: Sequence[Trial]) -> list[bool | None]:
-    """Return each trial's result; None if it lacks the values."""
+    """Return whether each trial meets the condition, or None if it lacks a value."""
     match condition:
         case Comparison(name):
             values = [value_in(trial, name) for trial in trials]

@@ -1,4 +1,4 @@
-"""``mqtune delete``: deletes an undriven experiment."""
+"""``mqtune delete``: deletes an experiment that has no driver."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from mqtune.cli.place import Place, find_place, name_argument, server_of
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, NameTaken
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
 from mqtune.core.timing import Timing
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import created_event, first_events
 from mqtune.results.labelling import is_in_folder_alone
 from mqtune.results.results import Results
 
-#: An unfinished copy of a journal that is younger is still being written.
+#: Seconds. If an unfinished copy of a journal was changed within them, a driver seems to write it.
 _QUIET_S: Final = 3 * Timing().lock_s
 _MAY_BE_ANOTHERS: Final = (
-    "an experiment of this name on another broker may have them too, such as one of which this broker is a copy. If it is "
-    "this broker, under another address than its drivers gave, delete the files in .tenants there first"
+    "an experiment of this name on another broker may use them, too, for instance if this broker is a copy of that "
+    "one. If this is the same broker, but its drivers gave another address, first delete the files in .tenants there"
 )
 
 
@@ -42,8 +42,8 @@ _MAY_BE_ANOTHERS: Final = (
 def command(name: str, broker: str | None, *, here: bool, dry_run: bool, yes: bool, force: bool) -> None:
     """Delete an experiment: its data in Redis, its checkpoints, and its folder on this machine.
 
-    An experiment with a living driver is refused: end it first. Another's on a broker needs --force or an operator's
-    account. To keep its trials, use `mqtune archive`.
+    An experiment with a living driver is refused: end it first. Somebody else's experiment on a broker needs --force or
+    an operator's account. To keep its trials, use `mqtune archive`.
     """
     place = find_place(name, broker)
     with end_first(place):
@@ -53,7 +53,7 @@ def command(name: str, broker: str | None, *, here: bool, dry_run: bool, yes: bo
 def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool, force: bool) -> None:
     _check_folder(place)
     if yes and not dry_run and place.name != name and place.folder != Path(name):
-        # A script that runs twice could otherwise delete another experiment.
+        # A script that runs twice could otherwise delete another experiment with this prefix.
         raise click.UsageError(f"{name!r} is short for {place.name!r}; with --yes, give the whole name")
     if here or _has_no_server(place):
         _delete_folder(place, dry_run=dry_run, yes=yes)
@@ -75,7 +75,7 @@ def _check_folder(place: Place) -> None:
 
 
 def _has_no_server(place: Place) -> bool:
-    """Return whether an experiment was imported or simulated, and no broker is known."""
+    """Return whether no broker is given and the experiment, imported or simulated, is on none."""
     folder = place.folder
     return folder is not None and not place.broker and not _is_archived(folder) and is_in_folder_alone(folder)
 
@@ -85,27 +85,27 @@ def _is_archived(folder: Path) -> bool:
 
 
 def delete_on_server(place: Place, is_wanted: Callable[[list[str]], bool], *, force: bool) -> bool:
-    """Delete an experiment from its server and store. Return whether that was wanted.
+    """Delete an experiment from its server and store. Return whether the user agreed.
 
     Args:
         place: the experiment's place.
         is_wanted: returns whether to delete the parts in its argument.
-        force: whether to delete another's.
+        force: whether to delete somebody else's experiment.
     """
-    from mqtune.driver.tenancy import tenant_on  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
+    from mqtune.driver.setup.tenancy import tenant_on  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.server.connection import redact  # noqa: PLC0415 - as above
     from mqtune.services.upkeep import deletion  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(server_of(place))
         if place.folder is not None and not deletion.is_on(place.name, url):
-            # Locking it would create it there.
+            # The server lost the experiment. A lock would create it there.
             return is_wanted([str(place.folder)])
         tenant = tenant_on(url, place.name)
-        # Another process may drive it meanwhile.
+        # Not locked while the user is asked: another process may drive it meanwhile.
         with deletion.undriven(place.name, url) as journal:
             remains = deletion.remains_of(journal, tenant)
-        run = f"; {remains.running} of them are running without a driver, and end" if remains.running else ""
+        run = f"; {remains.running} of them are running without a driver, and will end" if remains.running else ""
         trials = f"{place.name}: {len(remains.trials)} trials on its server{run}"
         if place.own_folder is None:
             check_owner(url, trials, remains.owner, doing="delete", force=force)
@@ -113,7 +113,7 @@ def delete_on_server(place: Place, is_wanted: Callable[[list[str]], bool], *, fo
         where = redact(remains.store.partition("#")[0])
         if remains.is_shared:
             if place.folder is None or str(place.folder) not in where:
-                click.echo(f"the checkpoints in {where} stay: {_MAY_BE_ANOTHERS}", err=True)
+                click.echo(f"the checkpoints in {where} are kept: {_MAY_BE_ANOTHERS}", err=True)
         elif remains.store:
             parts.append(f"{remains.checkpoints} checkpoints in {where}")
         if messages := deletion.messages_of(place.name, url):
@@ -125,16 +125,16 @@ def delete_on_server(place: Place, is_wanted: Callable[[list[str]], bool], *, fo
         if place.own_folder is None:
             note(url, "delete", place.name, f"{len(remains.trials)} trials, of {remains.owner}")
         with deletion.undriven(place.name, url) as journal:
-            # Messages first, so that a failure leaves no orphans.
+            # Messages are removed first, so that a failure leaves no orphans.
             deletion.remove_messages(deletion.messages_of(place.name, url), url)
             deletion.delete_remains(journal, deletion.remains_of(journal, tenant), tenant)
     return True
 
 
 def _delete_archived(place: Place, *, dry_run: bool, yes: bool) -> bool:
-    """Delete an archive's checkpoints. Return whether that was wanted."""
+    """Delete an archived experiment's checkpoints. Return whether the user agreed."""
     from mqtune.checkpoints import open_store  # noqa: PLC0415 - only this needs a store
-    from mqtune.journal.chapters import checkpoints_in  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.files.chapters import checkpoints_in  # noqa: PLC0415 - only this needs redis
     from mqtune.services.upkeep.marks import is_archives  # noqa: PLC0415 - as above
 
     assert place.folder is not None  # noqa: S101 - that is where it is
@@ -145,12 +145,12 @@ def _delete_archived(place: Place, *, dry_run: bool, yes: bool) -> bool:
     if store is not None and is_archives(store, place.name):
         parts.insert(0, f"{len(checkpoints_in(store))} checkpoints in {store.describe()}")
     elif store is not None:
-        click.echo(f"the checkpoints in {store.describe()} stay: they may be somebody else's", err=True)
+        click.echo(f"the checkpoints in {store.describe()} are kept: they may be somebody else's", err=True)
         store = None
-    is_sure = is_wanted(parts, dry_run=dry_run, yes=yes)
-    if is_sure and store is not None:
+    is_agreed = is_wanted(parts, dry_run=dry_run, yes=yes)
+    if is_agreed and store is not None:
         store.remove()
-    return is_sure
+    return is_agreed
 
 
 def _delete_folder(place: Place, *, dry_run: bool, yes: bool) -> None:
@@ -164,7 +164,7 @@ def _delete_folder(place: Place, *, dry_run: bool, yes: bool) -> None:
 
 
 def _is_written(folder: Path) -> bool:
-    """Return whether a driver seems to write there."""
+    """Return whether a driver seems to write into the folder."""
     age_s = time.time() - (folder / JOURNAL_FILE).stat().st_mtime
     return (folder / SERVER_FOLDER / "url").exists() or (age_s < _QUIET_S and not _has_ended(folder))
 

@@ -35,14 +35,14 @@ def command(name: str | None) -> None:
 
 
 def _interrupted_demo() -> str | None:
-    """Return the newest demo of this machine if it is unfinished and has no driver."""
-    from mqtune.journal.copy import JOURNAL_FILE, is_written  # noqa: PLC0415 - --help needs none of it
+    """Return the name of this machine's newest demo if it is unfinished and has no driver."""
+    from mqtune.journal.files.copy import JOURNAL_FILE, is_written  # noqa: PLC0415 - --help needs none of it
     from mqtune.results.experiments import saved_experiments  # noqa: PLC0415
     from mqtune.results.results import Results  # noqa: PLC0415
 
     if os.environ.get("MQTUNE_BROKER"):
         return None
-    # An experiment with a server of its own ran on this machine.
+    # Only experiments that ran on this machine alone have a server's folder.
     demos = (
         folder
         for folder in saved_experiments()
@@ -50,13 +50,13 @@ def _interrupted_demo() -> str | None:
     )
     newest = next(demos, None)
     if newest is not None and not is_written(newest / JOURNAL_FILE):
-        # A journal without events can't be loaded, and a new demo begins.
+        # If the demo can't be loaded, as its journal is still empty, a new one begins.
         with contextlib.suppress(MqtuneError):
             return None if Results.load(newest).outcome == "finished" else newest.name
     return None
 
 
 def _new_demo() -> str:
-    from mqtune.driver.connect import deployment_of  # noqa: PLC0415 - as above
+    from mqtune.driver.setup.connect import deployment_of  # noqa: PLC0415 - as above
 
     return deployment_of(None).new_name(_STEM)

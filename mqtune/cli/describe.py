@@ -1,4 +1,4 @@
-"""The JSON of experiments, trials and attempts; docs/cli.md has the schema."""
+"""The JSON of experiments, trials and attempts. docs/cli.md has the schema."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mqtune.core.usage import LiveUse
 
 
 def described_experiment(view: View) -> dict[str, object]:
-    """Return an experiment's summary, state in words, and place."""
+    """Return an experiment's summary for JSON, with its state in words and its place."""
     return {**view.results.summary(), "state": view.state, "place": view.place}
 
 
 def described_trial(trial: Trial, use: LiveUse | None = None) -> dict[str, object]:
-    """Return a trial. *use* is its last attempt's."""
+    """Return a trial for JSON. *use* is how its last attempt uses the machine now, or None."""
     last = trial.attempts[-1] if trial.attempts else None
     return {
         "trial": trial.id,

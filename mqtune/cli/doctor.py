@@ -1,4 +1,4 @@
-"""``mqtune doctor``: finds problems, with solutions."""
+"""``mqtune doctor``: finds problems, and suggests solutions."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from mqtune.core.errors import AccessDenied, MqtuneError, TrainableNotFound
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import counted, printable
 from mqtune.core.version import UPGRADE, __version__, install_command, meets
-from mqtune.journal.room import MAKE_ROOM, Room, sizes_on
+from mqtune.journal.server.room import MAKE_ROOM, Room, sizes_on
 from mqtune.trainable.bundle import ACCEPTS_TAG
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
-    from mqtune.journal.connection import RedisClient
+    from mqtune.journal.server.connection import RedisClient
 
-#: Checkpoints and logs soon use up less free space than this, in bytes.
+#: Warn if less disk space is free, in bytes: checkpoints and logs would soon fill it.
 _SPACE_BYTES: Final = 1 << 30
 _SHOWN: Final = 4
-#: A longer round trip, in seconds, slows down lockstep.
+#: Warn if a round trip to the server takes longer, in seconds: it slows down sync='lockstep'.
 _FAR_S: Final = 0.1
-#: Seconds of clock difference that are noticeable in log files.
+#: Warn if clocks differ by more seconds, which is noticeable in log files.
 _SKEW_S: Final = 2.0
 
 
 class Finding(NamedTuple):
-    """A check's result, with a solution."""
+    """The result of a check. *way_out* is a solution, or empty."""
 
     check: str
     state: Literal["ok", "warning", "problem"]
@@ -51,7 +51,7 @@ _MARKS: Final = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
 @click.option(
     "--trainable",
     metavar="MODULE:NAME|SCRIPT",
-    help="Also check that workers can run this trainable, or script, from the current folder.",
+    help="Also check that a worker could run this trainable or script from the current folder.",
 )
 @json_option
 def command(broker: str | None, trainable: str | None, *, as_json: bool) -> None:
@@ -113,13 +113,13 @@ def _server() -> Finding:
 
 
 def _gpus() -> Finding:
-    from mqtune.worker.devices import find_gpus  # noqa: PLC0415 - as above
+    from mqtune.worker.host.devices import find_gpus  # noqa: PLC0415 - as above
 
     try:
         gpus = find_gpus("auto")
     except MqtuneError as error:
         return Finding(
-            "GPUs", "warning", str(error), "nvidia-smi shows more; to choose GPUs by hand: mqtune worker --gpus 0,1"
+            "GPUs", "warning", str(error), "run nvidia-smi for details; choose GPUs by hand: mqtune worker --gpus 0,1"
         )
     if not gpus:
         return Finding("GPUs", "ok", "none here")
@@ -128,19 +128,19 @@ def _gpus() -> Finding:
 
 
 def _mps_runs() -> bool:
-    """Return whether CUDA MPS runs here, as far as /proc says."""
+    """Return whether CUDA MPS runs on this machine, according to /proc."""
     for name in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
-            # The kernel keeps 15 characters of a name.
+            # Linux cuts the name after 15 characters.
             if name.read_bytes().startswith(b"nvidia-cuda-mps"):
                 return True
     return False
 
 
 def check_trainable(named: str) -> Finding:
-    """Return whether a worker could import a trainable from the current folder."""
+    """Check whether a worker could import a trainable from the current folder."""
     try:
-        _load_as_a_worker_does(named, Path.cwd())
+        _load_like_worker(named, Path.cwd())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is user code
         text = f"{named} can't run from {Path.cwd()}: {type(error).__name__}: {error}"
         way_out = "run this in the workers' --code-root, with the same Python, and install the missing packages"
@@ -148,7 +148,7 @@ def check_trainable(named: str) -> Finding:
     return Finding("trainable", "ok", f"{named} can run from {Path.cwd()}")
 
 
-def _load_as_a_worker_does(named: str, code_root: Path) -> None:
+def _load_like_worker(named: str, code_root: Path) -> None:
     from mqtune.trainable.spec import TrainableSpec  # noqa: PLC0415 - only this needs it
 
     place, _, name = named.partition(":")
@@ -163,7 +163,7 @@ def _load_as_a_worker_does(named: str, code_root: Path) -> None:
 
 
 def _broker(url: str) -> Iterator[Finding]:
-    from mqtune.journal.connection import connect, redact, sentinels_say  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import connect, redact, sentinels_say  # noqa: PLC0415 - as above
 
     try:
         client = connect(url, role="reader")
@@ -183,7 +183,7 @@ def _broker(url: str) -> Iterator[Finding]:
 
 
 def _sentinels(said: list[str]) -> Finding:
-    """Return whether all Sentinels agree on one master."""
+    """Check whether all Sentinels agree. *said* has each one's answer: an address, or empty."""
     master = max(said, key=said.count)
     agree = said.count(master) if master else 0
     text = f"the master is {master or 'unknown'}; {agree} of {len(said)} Sentinels agree"
@@ -193,7 +193,7 @@ def _sentinels(said: list[str]) -> Finding:
 
 def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415 - as above
-    from mqtune.journal.retry import retrying  # noqa: PLC0415 - as above
+    from mqtune.journal.server.retry import retrying  # noqa: PLC0415 - as above
 
     began = time.monotonic()
     seconds, micros = client.time()
@@ -214,19 +214,19 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
 
 
 def _worker_account(client: RedisClient) -> Finding | None:
-    """Return a finding for a worker's account, which may not list experiments, or None."""
+    """Return a finding if the account is a worker's, which may not list experiments, else None."""
     from mqtune.core.keys import name_key  # noqa: PLC0415 - as above
-    from mqtune.journal.retry import retrying  # noqa: PLC0415
+    from mqtune.journal.server.retry import retrying  # noqa: PLC0415
 
     with contextlib.suppress(AccessDenied):
-        # Only workers may ask this.
+        # Of accounts that can't list experiments, only workers may run this command.
         retrying(lambda: client.pttl(name_key("doctor")), patience_s=0)
         return Finding("account", "ok", "a worker's, which can't list experiments")
     return None
 
 
 def check_clock(ahead_s: float) -> Finding:
-    """Return whether this machine's clock agrees with the server's."""
+    """Check whether this machine's clock agrees with the server's."""
     if abs(ahead_s) <= _SKEW_S:
         return Finding("clock", "ok", f"in sync with the server ({abs(ahead_s):.1f} s)")
     text = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the server"
@@ -235,9 +235,9 @@ def check_clock(ahead_s: float) -> Finding:
 
 
 def _largest(client: RedisClient) -> str:
-    """Return which experiments take most of a server's memory, where this account may know."""
+    """Return the experiments that take most of a server's memory. It is empty if not permitted."""
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415 - as above
-    from mqtune.journal.retry import retrying  # noqa: PLC0415 - as above
+    from mqtune.journal.server.retry import retrying  # noqa: PLC0415 - as above
 
     with contextlib.suppress(AccessDenied):
         names = experiments_on(client, patience_s=0)
@@ -248,8 +248,8 @@ def _largest(client: RedisClient) -> str:
 
 
 def check_memory(info: object, largest: Callable[[], str] = str) -> Iterator[Finding]:
-    """Yield a server's memory, eviction and persistence."""
-    from mqtune.journal.connection import eviction_policy  # noqa: PLC0415 - as above
+    """Check a server's memory, eviction and persistence, given the answer to INFO."""
+    from mqtune.journal.server.connection import eviction_policy  # noqa: PLC0415 - as above
 
     said = info if isinstance(info, dict) else {}
     room = Room.of(said)
@@ -273,12 +273,12 @@ def check_memory(info: object, largest: Callable[[], str] = str) -> Iterator[Fin
 
 
 def _fleet(client: RedisClient) -> Iterator[Finding]:
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415 - as above
+    from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415 - as above
 
     try:
         workers = Fleet(client, patience_s=0).workers()
     except AccessDenied:
-        # Reported above.
+        # The check of the account has reported it.
         return
     if not workers:
         yield Finding(
@@ -289,14 +289,14 @@ def _fleet(client: RedisClient) -> Iterator[Finding]:
         )
         return
     slots = sum(info.slots for info in workers)
-    taking = sum(ACCEPTS_TAG in info.tags for info in workers)
-    takes = f"; {taking} {'accepts' if taking == 1 else 'accept'} code from drivers" if taking else ""
+    accepting = sum(ACCEPTS_TAG in info.tags for info in workers)
+    takes = f"; {accepting} {'accepts' if accepting == 1 else 'accept'} code from drivers" if accepting else ""
     yield Finding("workers", "ok", f"{len(workers)} connected, {slots} slots{takes}")
     yield from filter(None, map(check_worker, workers))
 
 
 def check_worker(info: WorkerInfo) -> Finding | None:
-    """Return a worker's problem, or None."""
+    """Return a finding if the worker has a problem, else None."""
     if not meets(info.version):
         text = f"{info.name} has mqtune {info.version}, and takes no trials of drivers of {__version__}"
         return Finding("worker", "problem", text, UPGRADE)

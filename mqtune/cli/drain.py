@@ -1,4 +1,4 @@
-"""``mqtune fleet drain`` and ``undrain``: workers and devices out of service, and back."""
+"""``mqtune fleet drain`` and ``undrain``: take workers and devices out of service, and back."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mqtune.core.timing import Timing
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
-    from mqtune.journal.connection import RedisClient
-    from mqtune.journal.fleet import Fleet
+    from mqtune.journal.exchange.fleet import Fleet
+    from mqtune.journal.server.connection import RedisClient
     from mqtune.services.ownership.audit import AuditAction
 
 
-#: All connected workers, in place of a name.
+#: A name that stands for all connected workers.
 _ALL: Final = "all"
 _broker = broker_option("The Redis server that the workers use.", required=True)
 
@@ -34,10 +34,11 @@ _broker = broker_option("The Redis server that the workers use.", required=True)
 def _drain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: bool) -> None:
     """Drain workers: their trials move to other workers, and they shut down.
 
-    Returns when they have shut down. WORKER is a name such as gpu@node7, gpu if that is unique, or all. Its trials have
-    the worker's --grace to save a checkpoint. They continue elsewhere, and no failure is counted.
+    The command waits until they have shut down. WORKER is a name such as gpu@node7, gpu if that is unique, or all.
+    Trials have the time of the worker's --grace to save a checkpoint. They continue elsewhere, and this does not count
+    as a failure.
 
-    WORKER:DEVICE, such as gpu@node7:2, drains one device. Its running trials finish, and no other trial starts there,
+    WORKER:DEVICE, such as gpu@node7:2, drains one device. Its running trials finish, and no other trial starts on it,
     even after a restart of the worker. `mqtune fleet undrain` returns it to service.
 
     Draining other people's workers needs --force or an operator's account.
@@ -53,15 +54,15 @@ def _drain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: bool)
         if not chosen and not devices:
             click.echo("no worker is connected", err=as_json)
         _disable(client, fleet, devices)
-        tell = _tell_nothing if as_json else say
+        report = _ignore if as_json else say
         for info in chosen:
             note(client, "drain", info.name)
             fleet.drain(info)
-            tell(
+            report(
                 f"{info.name} is draining: its trials save a checkpoint and are requeued, "
                 f"which takes {info.leaves_within_s:.0f} s at most"
             )
-        took = wait_until_gone(fleet, chosen, tell, client.timing)
+        took = wait_until_gone(fleet, chosen, report, client.timing)
     if as_json:
         gone = [{"worker": name, "shut_down_after_s": seconds} for name, seconds in took.items()]
         print_json([*_described(devices, is_disabled=True), *gone])
@@ -75,7 +76,7 @@ def _drain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: bool)
 def _undrain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: bool) -> None:
     """Return drained devices to service, such as gpu@node7:2.
 
-    Trials start there again within seconds. A worker that was drained has shut down. Start it again by `mqtune worker`.
+    Trials start on them again within seconds. A worker that was drained has shut down: start it by `mqtune worker`.
     """
     from mqtune.services.ownership.audit import note  # noqa: PLC0415 - as above
 
@@ -95,8 +96,8 @@ def _undrain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: boo
 @contextlib.contextmanager
 def _connected(broker: str) -> Iterator[tuple[RedisClient, Fleet, list[WorkerInfo]]]:
     """Yield an operator's connection, the register of workers, and the connected workers."""
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
     with contextlib.closing(connect(broker, timing=timing_of_command(), role="operator")) as client:
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
@@ -104,10 +105,10 @@ def _connected(broker: str) -> Iterator[tuple[RedisClient, Fleet, list[WorkerInf
 
 
 def _workers_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[WorkerInfo]:
-    """Return the workers that are drained as a whole, each once.
+    """Return the workers among the targets (not the devices), each once.
 
     Raises:
-        ConfigurationError: one is missing or not unique.
+        ConfigurationError: a worker is not connected, or its name is not unique.
     """
     chosen = [find_worker(target, connected) for target in targets if ":" not in target and target != _ALL]
     return connected if _ALL in targets else list({info.name: info for info in chosen}.values())
@@ -117,7 +118,7 @@ def _devices_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[tup
     """Return the devices among the targets, with their workers.
 
     Raises:
-        ConfigurationError: a worker is missing or not unique, or lacks the device.
+        ConfigurationError: a worker is not connected, its name is not unique, or it lacks the device.
     """
     devices = []
     for worker, _, device in (target.rpartition(":") for target in targets if ":" in target):
@@ -139,7 +140,7 @@ def _check_devices(
 
 
 def _disable(client: RedisClient, fleet: Fleet, devices: Sequence[tuple[WorkerInfo, str]]) -> None:
-    from mqtune.journal.owner import person  # noqa: PLC0415 - as above
+    from mqtune.journal.server.owner import person  # noqa: PLC0415 - as above
     from mqtune.services.ownership.audit import note  # noqa: PLC0415 - as above
 
     for info, device in devices:
@@ -153,10 +154,10 @@ def _described(devices: Sequence[tuple[WorkerInfo, str]], *, is_disabled: bool) 
 
 
 def find_worker(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
-    """Return the worker of this name, with or without the part after the @.
+    """Return the worker of this name. The part from the @ on may be left out.
 
     Raises:
-        ConfigurationError: it is missing or not unique.
+        ConfigurationError: the worker is not connected, or the name is not unique.
     """
     matching = [info for info in connected if info.name == name] or [
         info for info in connected if info.name.partition("@")[0] == name
@@ -166,36 +167,38 @@ def find_worker(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
     names = ", ".join(info.name for info in matching or connected)
     if matching:
         raise ConfigurationError(f"{name!r} is the name of {len(matching)} workers: {names}; give the full name of one")
-    raise ConfigurationError(f"no worker {name!r} is connected; {f'there are: {names}' if names else 'there are none'}")
+    raise ConfigurationError(
+        f"no worker {name!r} is connected; {f'connected are {names}' if names else 'there are no workers'}"
+    )
 
 
-def _tell_nothing(_: str) -> None:
+def _ignore(_: str) -> None:
     pass
 
 
 def wait_until_gone(
-    fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = say, timing: Timing = Timing()
+    fleet: Fleet, drained: list[WorkerInfo], report: Callable[[str], object] = say, timing: Timing = Timing()
 ) -> dict[str, float]:
     """Wait until workers have shut down. Return the seconds that each took, by name.
 
     Args:
-        fleet: the register.
-        told: the workers.
-        tell: gets a sentence about each worker that has shut down.
-        timing: the polling interval, and the time limit after a worker's own.
+        fleet: the register of workers.
+        drained: the workers that were told to shut down.
+        report: called with a sentence for each worker that has shut down.
+        timing: the polling interval, and the time that a worker may take beyond its own limit.
 
     Raises:
-        MqtuneError: one has not shut down in time.
+        MqtuneError: a worker has not shut down in time.
     """
     began = time.monotonic()
-    left = {(info.name, info.joined_at): info for info in told}
+    left = {(info.name, info.joined_at): info for info in drained}
     took: dict[str, float] = {}
     while left:
         here = {(info.name, info.joined_at) for info in fleet.workers()}
         waited_s = time.monotonic() - began
         for key in [key for key in left if key not in here]:
             took[left.pop(key).name] = waited_s
-            tell(f"{key[0]} has shut down after {waited_s:.0f} s")
+            report(f"{key[0]} has shut down after {waited_s:.0f} s")
         late = [info.name for info in left.values() if waited_s > info.leaves_within_s + timing.drain_register_s]
         if late:
             raise MqtuneError(
@@ -203,7 +206,7 @@ def wait_until_gone(
                 "their machines: their trials are requeued when their leases expire"
             )
         if left:
-            # No message announces an exit.
+            # A worker that shuts down sends no message, so the register is polled.
             time.sleep(timing.drain_look_s)
     return took
 

@@ -27,10 +27,10 @@ from mqtune.results.experiments import state_of_folder, with_failures
     help="Log warnings as text, or as one JSON object per line.",
 )
 def command(name: str, broker: str | None, max_trials: int | None, log_format: LogFormat) -> None:
-    """Take over experiment NAME, and continue where its last driver stopped, without its script.
+    """Continue experiment NAME where its last driver stopped, without its script.
 
-    The last driver may have ended by Ctrl-C, a crash or a power failure. Meanwhile, trials on a broker's workers keep
-    running. An experiment with your own scheduler, searcher or function needs its script: run that again. The exit code
+    The last driver may have ended by Ctrl-C, a crash or a power failure. Trials on a broker's workers have kept running
+    since. If the experiment uses your own scheduler, searcher or function, run its script again instead. The exit code
     is 130 after Ctrl-C, and 1 if no trial has a result or every trial failed.
     """
     from mqtune.tuner import Tuner  # noqa: PLC0415 - celery's import takes half a second, and --help needs none of it

@@ -1,4 +1,4 @@
-"""``mqtune events``: people's requests and changes."""
+"""``mqtune events``: lists people's requests and changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mqtune.core.events import (
     readable_events,
 )
 from mqtune.core.text import printable
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 
 _SHOWN: Final = 100
 
@@ -32,12 +32,12 @@ class ExperimentEvent(NamedTuple):
 
     Attributes:
         at: seconds since the epoch, by the server's clock.
-        by: the person or driver; empty for the end.
-        action: the request's action, or "create", "drive" or "close".
-        trial: the trial's id; empty for the experiment.
-        arguments: the request's non-empty arguments.
-        done: whether the driver has carried it out; None without an answer.
-        reason: the driver's answer, or the experiment's outcome.
+        by: the person or driver. It is empty for "close".
+        action: a request's action, or "create", "drive" (a driver started) or "close" (the experiment ended).
+        trial: the trial's id, or empty if the action is on the experiment.
+        arguments: the arguments that are not empty.
+        done: whether the driver has carried it out. None if it has not answered.
+        reason: the reason in the driver's answer, or the experiment's outcome.
     """
 
     at: float
@@ -56,16 +56,16 @@ class ExperimentEvent(NamedTuple):
     type=click.IntRange(min=1),
     default=_SHOWN,
     show_default=True,
-    help="Show at most this many, newest last.",
+    help="Show at most this many of the newest, the newest last.",
 )
-@broker_option("The Redis server that has the experiment, or whose audit stream is shown.")
+@broker_option("The Redis server that has the experiment, or the audit stream.")
 @json_option
 def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) -> None:
-    """List who requested what, and when: of experiment NAME, or on the whole broker.
+    """List the requests and changes that people made, to experiment NAME or on the whole broker.
 
-    For an experiment it lists its creation, drivers, and requests with answers. Without NAME it lists the broker's
-    audit stream: drained workers, disabled devices, quotas, caps, submitted scripts, deleted and archived experiments,
-    accounts, and each --force. That needs an account for all experiments.
+    For an experiment, these are its creation, its drivers, and all requests with their answers. Without NAME, they are
+    the broker's audit stream: drained workers, disabled devices, quotas, caps, submitted scripts, deleted and archived
+    experiments, accounts, and each --force. The audit stream needs an account for all experiments.
     """
     if name is not None:
         with (
@@ -80,7 +80,7 @@ def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) 
         return
     if not broker:
         raise click.UsageError("give the NAME of an experiment, or --broker URL or $MQTUNE_BROKER for its audit stream")
-    from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - only this needs redis
     from mqtune.services.ownership.audit import newest_entries  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="reader")) as client:
@@ -95,18 +95,18 @@ def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) 
 
 
 def experiment_events(events: Iterable[Event]) -> list[ExperimentEvent]:
-    """Return an experiment's actions in order, with answers."""
+    """Return the actions in an experiment's journal in order. Requests have their answers."""
     answers: dict[str, RequestAnswered] = {}
-    kept: list[Event] = []
+    others: list[Event] = []
     for event in events:
         if isinstance(event, RequestAnswered):
             answers[event.id] = event
         else:
-            kept.append(event)
-    return list(_rows(kept, answers))
+            others.append(event)
+    return list(_actions(others, answers))
 
 
-def _rows(events: Iterable[Event], answers: dict[str, RequestAnswered]) -> Iterator[ExperimentEvent]:
+def _actions(events: Iterable[Event], answers: dict[str, RequestAnswered]) -> Iterator[ExperimentEvent]:
     for event in events:
         match event:
             case ExperimentCreated():

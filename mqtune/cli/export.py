@@ -21,11 +21,11 @@ class _Logger(Protocol):
     def write(self, results: Results) -> None: ...
 
 
-#: Formats without a partner library.
+#: Formats that no partner library adds.
 _FORMATS: Final = ("csv", "jsonl", "parquet", "mqtune")
 _TEXTS: Final = frozenset({"csv", "jsonl"})
 _ROWS: Final = ("trials", "attempts", "reports")
-#: Formats with other file endings.
+#: Formats by those file endings that are not the format's name.
 _ENDINGS: Final = {"pq": "parquet", "log": "optuna"}
 
 
@@ -43,14 +43,14 @@ def _formats() -> list[str]:
     metavar="FORMAT",
     help="csv, jsonl, parquet, optuna, syne-tune or mqtune; by default the ending of the file's name, or csv.",
 )
-@click.option("--rows", type=click.Choice(_ROWS), help="What a row, or line, is; by default a trial.")
+@click.option("--rows", type=click.Choice(_ROWS), help="Write a row, or line, for each of these; by default trials.")
 @click.option(
     "--to",
     "tools",
     multiple=True,
     metavar="TOOL[=PLACE]",
-    help="Write into a tool: tensorboard=FOLDER, mlflow=ADDRESS, wandb=PROJECT, opentelemetry=ADDRESS; may be repeated. "
-    "A file is then written only if another option asks for one.",
+    help="Write into a tool: tensorboard=FOLDER, mlflow=ADDRESS, wandb=PROJECT, opentelemetry=ADDRESS; may be "
+    "repeated. A file is then written only if --output, --format or --rows is given, too.",
 )
 @broker_option("The Redis server that has the experiment, unless it is on this machine.")
 def command(
@@ -58,9 +58,9 @@ def command(
 ) -> None:
     """Write an experiment to a file, to a folder, or into another tool.
 
-    Parquet needs pandas and pyarrow. optuna writes a journal for Optuna's JournalFileBackend, with a study of the
-    experiment's name. mqtune writes a copy for `mqtune show FOLDER` and other commands. --to needs the tool's extra,
-    and skips rows that the tool already has.
+    The format parquet needs pandas and pyarrow. optuna writes a journal for Optuna's JournalFileBackend, with a study
+    of the experiment's name. mqtune writes a copy of the experiment's folder, for `mqtune show FOLDER` and other
+    commands. --to needs mqtune's extra for the tool, and skips rows that the tool already has.
     """
     if tools:
         _log(name, broker, [_logger(tool) for tool in tools])
@@ -84,7 +84,7 @@ def command(
 
 
 def _format_of(path: Path | None) -> str:
-    """Return the format of a file's ending; CSV without one.
+    """Return the format for a file's ending. It is CSV without a file or an ending.
 
     Raises:
         click.UsageError: the ending is unknown.
@@ -93,7 +93,7 @@ def _format_of(path: Path | None) -> str:
     format_ = _ENDINGS.get(ending, ending or "csv")
     if format_ not in _FORMATS and format_ not in _formats():
         raise click.UsageError(
-            f"{path}: there is no format for names that end with .{ending}; give .csv, .jsonl or .parquet, or --format"
+            f"{path}: no format has the ending .{ending}; end the name with .csv, .jsonl or .parquet, or give --format"
         )
     return format_
 
@@ -101,7 +101,7 @@ def _format_of(path: Path | None) -> str:
 def _logger(tool: str) -> _Logger:
     name, _, place = tool.partition("=")
     if name not in (names := names_in(LOGGERS)):
-        raise click.UsageError(f"unknown tool {name!r}; there are {', '.join(names)}")
+        raise click.UsageError(f"unknown tool {name!r}; tools are {', '.join(names)}")
     return cast("_Logger", load_point(LOGGERS, name)(*filter(None, [place])))
 
 
@@ -152,7 +152,7 @@ def _write_parquet(results: Results, path: Path, rows: Rows) -> None:
 
 
 def _of_one_type(values: Iterable[object]) -> list[object]:
-    """Return a column of one type, with lists and mixed values as JSON."""
+    """Return a column whose values have one type. Lists, dicts and mixed values become JSON."""
     column = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN is not itself
     types = {type(value) for value in column if value is not None}
     if len(types) <= 1 and not types & {list, dict}:

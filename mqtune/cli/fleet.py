@@ -1,4 +1,4 @@
-"""``mqtune fleet``: workers, queues, and running trials."""
+"""``mqtune fleet``: shows workers, queues, and running trials."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mqtune.client import ExperimentHandle
     from mqtune.core.events import WorkerInfo
     from mqtune.core.impairment import Impairment
-    from mqtune.journal.fleet import Fleet
+    from mqtune.journal.exchange.fleet import Fleet
     from mqtune.services.shares.quotas import Quota
 
 _SHOWN: Final = 4
@@ -48,24 +48,26 @@ _SHOWN: Final = 4
 
 @contextlib.contextmanager
 def open_fleet(broker: str) -> Iterator[Fleet]:
-    """Yield the register of a broker's workers."""
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    """Connect to a broker, and yield the register of its workers."""
+    from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
 
     with contextlib.closing(connect(broker, role="reader")) as client:
         yield Fleet(client, patience_s=CONNECT_TIMEOUT_S)
 
 
 def described_worker(info: WorkerInfo) -> dict[str, object]:
-    """Return a worker as plain values."""
+    """Return a worker for JSON."""
     impairments = [impairment._asdict() for impairment in info.impairments]
     return {**dataclasses.asdict(info), "busy": busy_slots(info), "impairments": impairments}
 
 
 def impairment_text(impairment: Impairment) -> str:
-    """Return an impairment's reason, duration and end."""
+    """Return an impairment in words: its reason, how long it has lasted, and when it ends."""
     now = time.time()
-    retry = f"; an attempt is tried in {duration(impairment.retry_at - now)}" if impairment.retry_at > now else ""
+    retry = (
+        f"; the worker tries an attempt in {duration(impairment.retry_at - now)}" if impairment.retry_at > now else ""
+    )
     return f"{impairment.reason}; for {duration(max(0.0, now - impairment.since))}, until {impairment.ends}{retry}"
 
 
@@ -106,10 +108,10 @@ def _find(verb: str) -> click.Command:
 def command(
     context: click.Context, broker: str | None, sections: tuple[str, ...], owner: str, *, as_json: bool
 ) -> None:
-    """Show workers, queues, running trials, and experiments without a slot; or run a VERB.
+    """Show workers, queues, running trials, and experiments that wait for a slot; or run a VERB.
 
-    Trials are shown with their use of the machine. Counting a queue's messages needs a driver's or monitor's account.
-    Owners of trials are shown if one of them is somebody else.
+    Running trials are shown with their use of the machine, and with their owners if any of them is somebody else.
+    Counting a queue's messages needs a driver's or monitor's account.
     """
     if context.invoked_subcommand is not None:
         _refuse_early_options(context, context.invoked_subcommand)
@@ -124,7 +126,7 @@ def _parameter(context: click.Context, name: str) -> click.Parameter:
 
 
 def _refuse_early_options(context: click.Context, verb: str) -> None:
-    """Refuse options in front of a verb, where they would have no effect."""
+    """Refuse options in front of a verb, where they have no effect."""
     for name in context.params:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = _parameter(context, name).opts[0]
@@ -171,18 +173,18 @@ def _show(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool) 
 
 
 def _runs(broker: str, *, is_needed: bool) -> list[Run] | None:
-    """Return running trials; None, with a note, if the account may not read them."""
+    """Return the running trials. If the account may not read them, print that and return None."""
     try:
         return with_use(broker, sorted(runs_on(broker)))
     except AccessDenied as error:
         if is_needed:
             raise
-        click.echo(f"mqtune: which trials run is not shown: {printable(str(error))}", err=True)
+        click.echo(f"mqtune: running trials are not shown: {printable(str(error))}", err=True)
     return None
 
 
 def _print_section(heads: Sequence[str], rows: Iterable[list[str]]) -> None:
-    """Print a table after an empty line, unless it is empty."""
+    """Print a table behind an empty line. Print nothing if it has no rows."""
     if cells := list(rows):
         click.echo()
         print_table(heads, cells)
@@ -200,9 +202,9 @@ def _print_count(workers: Sequence[WorkerInfo]) -> None:
 
 
 def unmet_versions(workers: Iterable[WorkerInfo], table: Table | None) -> Iterator[str]:
-    """Yield the idle slots of each minor version of workers that no driver has.
+    """Yield a line for each minor version of workers that no driver has. Their slots stay idle.
 
-    Drivers' queues have their version in the name. Without any, this process's version counts.
+    The drivers' versions are in the names of their queues. Without drivers, this process's version counts.
     """
     of_drivers = {
         version_in(queue) for demand in (table.demands if table is not None else ()) for queue in demand.queues
@@ -214,8 +216,8 @@ def unmet_versions(workers: Iterable[WorkerInfo], table: Table | None) -> Iterat
     for version in sorted(slots.keys() - of_drivers):
         if slots[version]:
             yield (
-                f"{counted(slots[version], 'slot')} of mqtune {version} fit no driver: drivers are of {', '.join(sorted(of_drivers))}; "
-                f"{UPGRADE}"
+                f"{counted(slots[version], 'slot')} of mqtune {version} fit no driver: drivers are of "
+                f"{', '.join(sorted(of_drivers))}; {UPGRADE}"
             )
 
 
@@ -229,7 +231,12 @@ def _worker_cells(info: WorkerInfo) -> dict[str, str]:
 
 
 class Queue(NamedTuple):
-    """A queue's workers, slots and messages; None if the account may not count."""
+    """A queue of workers.
+
+    Attributes:
+        busy: the number of its busy slots.
+        waiting: the number of its messages, or None if the account may not count them.
+    """
 
     queue: str
     workers: int
@@ -243,7 +250,7 @@ def _queue_row(queue: Queue) -> list[str]:
 
 
 def queues_of(fleet: Fleet, workers: Iterable[WorkerInfo]) -> list[Queue]:
-    """Return the queues of these workers. Workers with driver slots alone serve none."""
+    """Return the queues that these workers serve. Workers with driver slots alone serve none."""
     groups: dict[str, list[WorkerInfo]] = {}
     for info in workers:
         if info.slots or not info.drivers:
@@ -262,7 +269,7 @@ def _waiting(fleet: Fleet, queue: str) -> int | None:
 
 
 class Shares(NamedTuple):
-    """A fleet's shares, largest first, and quotas; each None if the account may not know it."""
+    """A fleet's shares, the largest first, and its quotas. Each is None if it may not be read."""
 
     shares: list[ShareSummary] | None
     quotas: list[Quota] | None
@@ -271,9 +278,9 @@ class Shares(NamedTuple):
 def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
     """Return each experiment's share of a fleet's slots, and the quotas.
 
-    They are some seconds old. A driver may have rounded shares to whole slots in another way since.
+    They are some seconds old. The shares that a driver uses may differ by one slot, as it rounds them at another time.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="reader")) as client:
@@ -285,8 +292,8 @@ def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
 
 
 def demands_on(broker: str) -> Table | None:
-    """Return experiments' demands, some seconds old; None if the account may not know them."""
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    """Return the experiments' demands, some seconds old. None if the account may not read them."""
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.shares.demands import Demands  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="reader")) as client:
@@ -294,9 +301,9 @@ def demands_on(broker: str) -> Table | None:
 
 
 def experiments_of(broker: str) -> list[str]:
-    """Return all experiments on a broker; [] if the account may not know them."""
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    """Return the names of a broker's experiments, or [] if the account may not read them."""
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
     with contextlib.suppress(AccessDenied), contextlib.closing(connect(broker, role="reader")) as client:
         return experiments_on(client, patience_s=CONNECT_TIMEOUT_S)
@@ -304,45 +311,45 @@ def experiments_of(broker: str) -> list[str]:
 
 
 def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -> str:
-    """Return the command that gives an experiment more slots, or the person who can raise a cap.
+    """Return how to get more slots for an experiment: a command, or whom to ask to raise a cap.
 
-    *table* is None if the account may not know it.
+    *table* is None if the account may not read the demands.
     """
     token = busy_as(name)
-    mine = next((demand for demand in table.demands if demand.experiment == token), None) if table is not None else None
-    if table is None or mine is None:
+    own = next((demand for demand in table.demands if demand.experiment == token), None) if table is not None else None
+    if table is None or own is None:
         return f"a larger share, or a higher priority: mqtune set {name} --help"
-    others = [demand for demand in table.demands if demand is not mine]
-    rank = PRIORITIES.index(mine.priority)
+    others = [demand for demand in table.demands if demand is not own]
+    rank = PRIORITIES.index(own.priority)
     higher = [p for p in PRIORITIES[:rank] if any(demand.priority == p and demand.wanted for demand in others)]
     if not higher:
-        share = 2 * mine.weight
-        above = _above_caps(mine, table, lambda cap: cap.share < share, f"--share {share:g}")
-        return above or f"mqtune set {name} share={share:g}"
+        share = 2 * own.weight
+        cap_hint = _cap_hint(own, table, lambda cap: cap.share < share, f"--share {share:g}")
+        return cap_hint or f"mqtune set {name} share={share:g}"
     register = register_of(workers)
     shared = to_share(register.slots, register.busy, {demand.experiment for demand in table.demands})
 
     def slots_with(priority: Priority) -> int:
-        wanted = [*others, replace(mine, priority=priority)]
+        wanted = [*others, replace(own, priority=priority)]
         return entitlements(wanted, shared, table.quotas, aging_s=table.aging_s)[token]
 
-    # The lowest helpful priority. At the highest, nothing may come first.
-    helps = next((p for p in reversed(higher) if slots_with(p) > slots_with(mine.priority)), higher[-1])
+    # The lowest priority that gives more slots. If none does, suggest the highest.
+    helps = next((p for p in reversed(higher) if slots_with(p) > slots_with(own.priority)), higher[-1])
     rank = PRIORITIES.index(helps)
-    above = _above_caps(mine, table, lambda cap: PRIORITIES.index(cap.priority) > rank, f"--priority {helps}")
-    return above or f"mqtune set {name} priority={helps}"
+    cap_hint = _cap_hint(own, table, lambda cap: PRIORITIES.index(cap.priority) > rank, f"--priority {helps}")
+    return cap_hint or f"mqtune set {name} priority={helps}"
 
 
-def _above_caps(mine: Demand, table: Table, forbids: Callable[[Cap], bool], wanted: str) -> str:
-    """Return how to raise a cap that forbids the wanted setting; empty without one."""
-    for pattern in mine.quotas:
+def _cap_hint(own: Demand, table: Table, forbids: Callable[[Cap], bool], wanted: str) -> str:
+    """Return whom to ask to raise the cap that forbids a setting. It is empty if no cap does."""
+    for pattern in own.quotas:
         if forbids(cap := table.caps.get(pattern, Cap())):
             return f"ask {cap.by or 'an operator'} to raise the cap: mqtune fleet quota '{pattern}' {wanted}"
     return ""
 
 
 def users_of_quota(pattern: str, table: Table | None, names: Iterable[str]) -> str:
-    """Return the experiments that use a quota's slots, with counts; empty if unknown."""
+    """Return the experiments that use a quota's slots, such as "a (3), b (1)". Empty if unknown."""
     known = {busy_as(name): name for name in names}
     using = (
         [demand for demand in table.demands if pattern in demand.quotas and demand.running] if table is not None else []
@@ -358,9 +365,12 @@ _RUN_HEADS: Final = ("worker", "devices", "experiment", "trial", "runs for", "re
 
 
 class Run(NamedTuple):
-    """A running attempt or one of its further seats; *trial* is the seat's name.
+    """A running attempt, or one of its further seats.
 
-    *use* is None if unknown.
+    Attributes:
+        trial: the trial's id, or the name of the seat.
+        since: when it started, in seconds since the epoch.
+        use: how it uses the machine now, or None if unknown.
     """
 
     worker: str
@@ -385,8 +395,8 @@ def _waiting_row(share: ShareSummary, names: Mapping[str, str]) -> list[str]:
 
 
 def runs_on(broker: str) -> Iterator[Run]:
-    """Yield the running attempts on a broker. Unreadable experiments are reported on stderr."""
-    from mqtune.client import Client  # noqa: PLC0415 - as above
+    """Yield the running attempts on a broker. Report unreadable experiments on standard error."""
+    from mqtune.client import Client  # noqa: PLC0415 - as cap_hint
 
     with Client(broker) as client:
         for handle in client.experiments():
@@ -395,7 +405,7 @@ def runs_on(broker: str) -> Iterator[Run]:
             except (BrokerUnavailable, AccessDenied):
                 raise
             except MqtuneError as error:
-                # It may be of another program or version. Others are still shown.
+                # Another program or version may have written it. Other experiments are still shown.
                 click.echo(f"mqtune: {printable(handle.name)} can't be read: {printable(str(error))}", err=True)
             else:
                 yield from runs
@@ -410,7 +420,7 @@ def _runs_in(experiment: ExperimentHandle, broker: str) -> list[Run]:
 
 
 def with_use(url: str | None, runs: Sequence[Run]) -> list[Run]:
-    """Return running attempts with their current use."""
+    """Return the attempts with their current use of machines filled in."""
     uses = uses_on(url, [(run.experiment, run.worker) for run in runs])
     return [run._replace(use=use_in(uses, run.experiment, run.worker, run.trial, run.attempt)) for run in runs]
 

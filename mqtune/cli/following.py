@@ -1,4 +1,4 @@
-"""Follows an experiment by its journal, from any machine."""
+"""Follow an experiment by its journal, from any machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _WAIT_S: Final = 1.0
 
 
 def follow(place: Place, *, as_json: bool) -> None:
-    """Show an experiment's live table until it has ended, or print changed trials as JSON.
+    """Show an experiment's live table, or print changed trials as JSON, until it has ended.
 
-    Without a terminal, the table is a line every ten seconds.
+    Without a terminal, a line is printed every ten seconds in place of the table.
 
     Raises:
-        BrokerUnavailable: its server does not answer, or has ended with its driver.
+        BrokerUnavailable: the experiment's server does not answer, or has ended with its driver.
         CopyIncomplete: the copy on this machine lacks entries.
-        ConfigurationError: it has not begun.
+        ConfigurationError: the experiment has not begun.
     """
     source = source_of(place.name, place.folder, live_broker(place))
     with contextlib.closing(Followed(source, place.name, _Statuses)) as followed:
@@ -36,7 +36,7 @@ def follow(place: Place, *, as_json: bool) -> None:
 
 
 class _Statuses(Fold):
-    """An experiment, and its trials with changed statuses."""
+    """The state of an experiment, and the trials whose status has changed."""
 
     def __init__(self, created: ExperimentCreated) -> None:
         super().__init__(created)
@@ -54,7 +54,7 @@ class _Statuses(Fold):
         return None if trial is None else trial.status
 
     def changes(self) -> list[Trial]:
-        """Return trials whose status has changed since the last call."""
+        """Return the trials whose status has changed since the last call."""
         changed, self._changed = self._changed, {}
         return [*changed.values()]
 
@@ -64,22 +64,22 @@ def _print_changes(followed: Followed[_Statuses]) -> None:
     while is_new or not followed.has_ended:
         for trial in followed.fold.changes():
             say(json_text(described_trial(trial)))
-        is_new = followed.take_in(0 if followed.has_ended else _WAIT_S)
+        is_new = followed.fold_new(0 if followed.has_ended else _WAIT_S)
 
 
 def _show(followed: Followed[_Statuses]) -> None:
-    fold, heard_at = followed.fold, time.monotonic()
-    # Ended trials are not drawn row by row.
+    fold, changed_at = followed.fold, time.monotonic()
+    # The first drawing includes all changes so far.
     fold.changes()
     times = iter([fold.experiment.created_at])
     display = ProgressDisplay(console=output(), clock=lambda: next(times, None) or fold.ended_at or time.time())
     display.on_start(fold.experiment)
     while not followed.has_ended:
-        if followed.take_in(REDRAW_S):
-            heard_at = time.monotonic()
+        if followed.fold_new(REDRAW_S):
+            changed_at = time.monotonic()
             _draw(fold.changes(), display)
-        quiet_s = time.monotonic() - heard_at
-        display.on_step(f"nothing has happened for {duration(quiet_s)}" if quiet_s > Timing().lock_s else "")
+        quiet_s = time.monotonic() - changed_at
+        display.on_step(f"no news from the experiment for {duration(quiet_s)}" if quiet_s > Timing().lock_s else "")
     display.on_end()
 
 

@@ -125,7 +125,7 @@ def left_here() -> list[Garbage]:
     from mqtune.backends.local.server import left_by_server  # noqa: PLC0415 - slow to import
     from mqtune.services.folders.worker import settle_behind  # noqa: PLC0415 - as above
     from mqtune.services.upkeep.garbage import Garbage  # noqa: PLC0415 - as above
-    from mqtune.worker.scratch import Scratch  # noqa: PLC0415 - as above
+    from mqtune.worker.host.scratch import Scratch  # noqa: PLC0415 - as above
 
     def clear(folder: Path) -> bool:
         return bool(left_by_server(folder, delete=True)) and not left_by_server(folder)

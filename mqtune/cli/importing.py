@@ -1,4 +1,4 @@
-"""``mqtune import``: saves another tool's ended trials."""
+"""``mqtune import``: imports another tool's experiment."""
 
 from __future__ import annotations
 
@@ -43,20 +43,21 @@ def command(source: str, name: str | None, tool: str | None, metric: str, mode: 
 
     SOURCE is a folder of Ray Tune or Syne Tune, an Optuna storage (a file, or a URL such as sqlite:///study.db), or a
     CSV file. A CSV file has a row for each trial, and needs --metric and --mode. Unfinished trials count as stopped
-    early, or are left out. A searcher can learn from it by WarmStart("NAME").
+    early, or are left out. A searcher can learn from the imported trials: WarmStart("NAME").
     """
     foreign = _read(source, tool or _tool_of(source), metric, mode or "", study)
     wanted = name or _NOT_ALLOWED.sub("-", foreign.name).strip("-._")[:_NAME_CHARS]
     if not is_name(wanted):
         raise ConfigurationError(
-            f"{wanted!r} can't name an experiment: give --name NAME, of letters, digits, dots and dashes"
+            f"{wanted!r} can't be an experiment's name: give --name NAME, of letters, digits, dots and dashes"
         )
     try:
         results = write_foreign(foreign, mqtune_home() / wanted)
     except OSError as error:
         raise MqtuneError(f"{mqtune_home() / wanted} can't be written: {error}") from None
     click.echo(
-        f"{wanted}: {counts_text(results.experiment)} · {counted(results.experiment.reports, 'report')} · {printable(str(results.folder))}"
+        f"{wanted}: {counts_text(results.experiment)} · {counted(results.experiment.reports, 'report')} · "
+        f"{printable(str(results.folder))}"
     )
 
 
@@ -70,7 +71,7 @@ def _tool_of(source: str) -> str:
             if load_point(IMPORTERS, tool).recognizes(source):
                 return tool
         except ConfigurationError as error:
-            # Another tool may have written this.
+            # This tool's library is missing. Another tool may have written the source.
             missing = error
     if missing is not None and not path.is_dir() and ("://" in source or path.exists()):
         raise missing

@@ -1,4 +1,4 @@
-"""``mqtune init``: a starter project."""
+"""``mqtune init``: writes a starter project."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import click
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.version import requirement, source
 
-#: Files with a template.
+#: The files that are made from templates, and the templates' names.
 _FILES: Final = {
     "tune.py": "tune.py.txt",
     "mqtune-worker.service": "mqtune-worker.service",
     "compose.yml": "compose.yml",
 }
-#: Files that projects often have already, to be completed by hand.
+#: Files that projects often have already. The user adds lines to them by hand.
 _SHARED: Final = frozenset({"requirements.txt", ".gitignore"})
 #: Characters that are invalid in names of experiments and Compose projects.
 _NOT_ALLOWED: Final = re.compile(r"[^a-z0-9-]+")
@@ -48,7 +48,7 @@ def command(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
-            # Passwords must be private from the beginning.
+            # Nobody else may read the file with the password, not even before it is written.
             (folder / name).touch(mode=0o600 if name == ".env" else 0o666)
             (folder / name).write_text(text, encoding="utf-8")
             click.echo(f"wrote {folder / name}")
@@ -68,16 +68,16 @@ def _install(checkout: str) -> str:
 
 
 def _contents(folder: Path) -> dict[str, str]:
-    """Return the files' contents by name."""
+    """Return the contents of the project's files by their names."""
     checkout = source().path
     if Path(checkout).is_file():
         checkout = str(Path(checkout).parent)
     words = {
         "@NAME@": _NOT_ALLOWED.sub("-", folder.name.lower())[:_NAME_CHARS].strip("-") or "tuning",
-        # systemd's escape.
+        # systemd reads %% as a percent sign.
         "@FOLDER@": str(folder).replace("%", "%%"),
         "@USER@": getpass.getuser(),
-        # A checkout is outside the image's build context.
+        # Docker needs a further context for a checkout of mqtune, as it is outside the project.
         "@CONTEXTS@": f"\n    additional_contexts:\n      mqtune: {json.dumps(checkout)}" if checkout else "",
         "@INSTALL@": _install(checkout),
         "@MQTUNE@": shutil.which("mqtune", path=str(Path(sys.executable).parent)) or "mqtune",

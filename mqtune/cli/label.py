@@ -1,4 +1,4 @@
-"""``mqtune label``: tags and notes."""
+"""``mqtune label``: changes tags and notes."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def label_chosen(
 
     Args:
         place: the experiment's place.
-        trials: ids, whole or shortened; empty for the experiment.
-        given: the request's arguments.
-        wait_s: how long to wait for an answer.
-        force: whether to label another's experiment.
+        trials: ids, whole or shortened. If empty, the experiment is labelled.
+        given: the arguments of the request ``label``.
+        wait_s: seconds to wait for the driver's answer.
+        force: whether to label somebody else's experiment.
 
     Raises:
-        ConfigurationError: a label or trial is invalid, or the experiment is another's.
-        MqtuneError: the account may not do it, or the broker is away.
+        ConfigurationError: a label or trial is invalid, or the experiment belongs to somebody else.
+        MqtuneError: the account may not do it, or the broker does not answer.
     """
     NO_LABELS.after(given)
     if place.folder is not None and is_in_folder_alone(place.folder):
@@ -82,11 +82,11 @@ def label_chosen(
         return
     with steered(place, force=force) as handle, server_of(place) as url:
         chosen = _chosen(experiment_of(handle), trials) if trials else [TrialId("")]
-        yield from _requested(handle, url, place.folder, chosen, given, wait_s)
+        yield from _request_labels(handle, url, place.folder, chosen, given, wait_s)
 
 
 def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str, notes: str | None) -> Body:
-    """Return the request's arguments.
+    """Return the options as arguments of the request ``label``.
 
     Raises:
         click.UsageError: no label is given.
@@ -101,11 +101,11 @@ def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str, notes: st
 
 
 def _chosen(experiment: Experiment, trials: Sequence[str]) -> list[TrialId]:
-    """Return distinct trial ids, or one empty id."""
+    """Return the ids of these trials, each once. Without trials, return one empty id."""
     return list(dict.fromkeys(find_trial(experiment, trial) for trial in trials)) or [TrialId("")]
 
 
-def _requested(
+def _request_labels(
     handle: ExperimentHandle, url: str, folder: Path | None, trials: list[TrialId], given: Body, wait_s: float
 ) -> Iterator[Outcome]:
     for trial in trials:
@@ -117,7 +117,10 @@ def _requested(
 
 
 def _without_driver(handle: ExperimentHandle, url: str, folder: Path | None, outcome: Outcome) -> Outcome:
-    """Return an unanswered request's outcome. A journalled one applies."""
+    """Return the outcome of a request that no driver has answered.
+
+    Labels are applied as soon as the request is in the journal.
+    """
     experiment = experiment_of(handle)
     if folder is not None:
         _complete_copy(handle.name, url, folder)
@@ -125,7 +128,7 @@ def _without_driver(handle: ExperimentHandle, url: str, folder: Path | None, out
 
 
 def _complete_copy(name: str, url: str, folder: Path) -> None:
-    """Update this machine's copy of the journal."""
+    """Add new entries to this machine's copy of the journal. Report it if that is not possible."""
     from mqtune.services.upkeep.archiving import complete_copy  # noqa: PLC0415 - only this needs redis
     from mqtune.services.upkeep.deletion import undriven  # noqa: PLC0415
 
@@ -133,4 +136,4 @@ def _complete_copy(name: str, url: str, folder: Path) -> None:
         with undriven(name, url) as journal:
             complete_copy(journal, folder)
     except (AccessDenied, NameTaken) as error:
-        click.echo(f"{folder} gets it when a driver continues: {error}", err=True)
+        click.echo(f"{folder} is updated only when a driver continues the experiment: {error}", err=True)

@@ -1,4 +1,4 @@
-"""``mqtune list``: the experiments on this machine and on a broker."""
+"""``mqtune list``: lists the experiments on this machine and on a broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.owner import NOBODY
 from mqtune.core.text import printable
 from mqtune.core.trial import Labels, TrialStatus
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.files.copy import JOURNAL_FILE
 from mqtune.results.display import short_config, short_value
 from mqtune.results.experiments import (
     duration,
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from mqtune.client import ExperimentState
     from mqtune.services.submissions.board import SubmissionState
 
-#: Plain values as in ``Results.summary``.
+#: An experiment as plain values, as from ``Results.summary``.
 _Summary = dict[str, Any]
 _HEADS: Final = ("name", "owner", "started", "status", "trials", "failed", "best", "tags")
 _COMPARED: Final = ("name", "status", "trials", "ran", "best", "trial", "config")
-#: Columns shown only if not empty.
+#: Columns that are shown only if any of their cells is not empty.
 _SELDOM: Final = frozenset({"owner", "failed", "tags"})
-#: The most entries to read for a best value, in some tenths of a second.
+#: A journal on a broker is read only if it has at most this many entries, which takes some tenths of a second.
 ENTRIES: Final = 10_000
 _NEEDED: Final = {"created_at", "owner", "outcome", "metric", "trials", "best", "progress"}
 
 
 @click.command("list")
 @click.argument("names", nargs=-1, metavar="[NAME]…", shell_complete=complete_experiment)
-@click.option("--compare", is_flag=True, help="Compare results and run times; by default of all experiments.")
-@broker_option("A Redis server whose experiments to list too.")
+@click.option("--compare", is_flag=True, help="Compare results and run times of each NAME, or of all experiments.")
+@broker_option("A Redis server; its experiments are listed, too.")
 @click.option(
     "--tag",
     "tags",
@@ -73,10 +73,10 @@ def command(
     compare: bool,
     as_json: bool,
 ) -> None:
-    """List experiments on this machine, and then those on a broker; or only each NAME.
+    """List the experiments on this machine, and then those on a broker; or only each NAME.
 
-    The most recently active comes first, and each is listed once. The best values of a broker's experiments are shown
-    only for short journals. Owners are shown if one of them is somebody else.
+    The most recently active come first, and each is listed once. For experiments on a broker, best values are shown
+    only if the journal is short. Owners are shown if any of them is somebody else.
     """
     if names or compare:
         with _opened(names or _all_names(broker), broker, is_strict=bool(names)) as views:
@@ -88,10 +88,10 @@ def command(
     problem = None
     if broker:
         try:
-            # Labels are in the journal.
+            # Labels are only in the journal, so it is read even if it is long.
             remote = _described_on(broker, math.inf if is_filtered else ENTRIES)
         except MqtuneError as error:
-            # This machine's are listed nevertheless.
+            # The experiments on this machine are listed nevertheless.
             problem = error
     here, remote = listed_once(here, remote)
     if is_filtered:
@@ -129,7 +129,7 @@ def _wanted(owner: str) -> str:
 
 @contextlib.contextmanager
 def _opened(names: tuple[str, ...], broker: str | None, *, is_strict: bool) -> Iterator[list[View]]:
-    """Yield views of experiments. Unreadable ones are an error, or else reported and left out."""
+    """Yield views of experiments. If not *is_strict*, unreadable ones are reported and left out."""
     views = []
     with contextlib.ExitStack() as stack:
         for name in names:
@@ -175,9 +175,10 @@ def _comparison(view: View) -> list[str]:
 
 
 def listed_once(here: list[_Summary], remote: list[_Summary]) -> tuple[list[_Summary], list[_Summary]]:
-    """Return the experiments only on this machine, and those on a broker.
+    """Return the experiments that are only on this machine, and those on a broker.
 
-    The broker's data wins. A copy here supplies facts that are too far back in the broker's journal.
+    If an experiment is in both, the broker's values count. The copy on this machine adds values, such as the best one,
+    that were not read from a long journal on the broker.
     """
     on_broker = {summary["name"]: summary for summary in remote}
     copies = {
@@ -192,9 +193,9 @@ def listed_once(here: list[_Summary], remote: list[_Summary]) -> tuple[list[_Sum
 
 
 def _is_copy(here: _Summary, remote: _Summary) -> bool:
-    """Return whether an experiment here is a copy of a broker's.
+    """Return whether an experiment here is a copy of the one with this name on the broker.
 
-    Only the name decides if the broker's is unreadable.
+    If that one can't be read, each experiment here without its own server counts as a copy.
     """
     if "error" in remote:
         return "place" in here and not (Path(here["place"]) / SERVER_FOLDER).is_dir()
@@ -207,13 +208,13 @@ def _labels(described: _Summary) -> Labels:
 
 def _print(described: list[_Summary]) -> None:
     rows = list(map(_cells, described))
-    shown = [head not in _SELDOM or any(row[place] for row in rows) for place, head in enumerate(_HEADS)]
+    shown = [head not in _SELDOM or any(row[index] for row in rows) for index, head in enumerate(_HEADS)]
     shown[_HEADS.index("owner")] = has_others(map(owner_of, described))
     print_table(list(compress(_HEADS, shown)), (compress(row, shown) for row in rows))
 
 
 def described_here(folder: Path) -> dict[str, object]:
-    """Return a summary of an experiment here, or the error on reading it."""
+    """Return a summary of an experiment in a folder. If it can't be read, ``error`` says why."""
     try:
         summary = _summary(folder)
     except (MqtuneError, OSError) as error:
@@ -223,7 +224,10 @@ def described_here(folder: Path) -> dict[str, object]:
 
 
 def _described_on(url: str, most: float) -> list[_Summary]:
-    """Return a broker's experiments, briefly if a journal has more than *most* entries."""
+    """Return summaries of a broker's experiments.
+
+    They are brief for journals with more than *most* entries. If an experiment can't be read, ``error`` says why.
+    """
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
     summaries: list[_Summary] = []
@@ -233,12 +237,12 @@ def _described_on(url: str, most: float) -> list[_Summary]:
                 if (state := experiment.state()) is not None:
                     summaries.append(described_there(state, url, client.place, most))
                 elif (submitted := state_on(experiment.name, url)) is not None:
-                    # It has not begun, and may never.
+                    # The script has not begun the experiment yet, and may never do so.
                     summaries.append(_described_submission(experiment.name, submitted, client.place))
             except (BrokerUnavailable, AccessDenied):
                 raise
             except MqtuneError as error:
-                # It may be of another program or version.
+                # Another program or version may have written it.
                 summaries.append({"name": experiment.name, "place": client.place, "error": str(error)})
     return summaries
 
@@ -250,7 +254,10 @@ def _described_submission(name: str, state: SubmissionState, place: str) -> _Sum
 
 
 def described_there(state: ExperimentState, url: str, place: str, most: float = ENTRIES) -> _Summary:
-    """Return a summary of a broker's experiment, brief for long journals."""
+    """Return a summary of an experiment on a broker.
+
+    It is brief if the journal has more than *most* entries: for instance, it lacks the best value.
+    """
     if state.entries <= most:
         with opened(Place(state.name, None, url)) as view:
             return described_experiment(view)
@@ -260,7 +267,7 @@ def described_there(state: ExperimentState, url: str, place: str, most: float = 
 
 
 def _print_broker(url: str, remote: list[_Summary], *, wanted: str) -> None:
-    from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import redact  # noqa: PLC0415 - as above
 
     of_these = f" with {wanted}" if wanted else ""
     click.echo(f"\non {printable(redact(url))}{':' if remote else f': no experiments{of_these}'}")
@@ -288,10 +295,10 @@ def _cells(summary: _Summary) -> list[str]:
 
 
 def _summary(folder: Path) -> _Summary:
-    """Return the driver's saved summary, or a new one if events came later."""
+    """Return the summary that the driver saved, or a new one if the journal is newer."""
     saved = folder / SUMMARY_FILE
     if saved.exists() and saved.stat().st_mtime_ns >= (folder / JOURNAL_FILE).stat().st_mtime_ns:
-        # A malformed or foreign file is ignored.
+        # A malformed file, or one of another program, is ignored.
         with contextlib.suppress(ValueError):
             summary = json.loads(saved.read_text(encoding="utf-8"))
             if isinstance(summary, dict) and summary.keys() >= _NEEDED:

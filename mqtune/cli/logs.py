@@ -43,12 +43,12 @@ def command(
     broker: str | None,
     as_json: bool,
 ) -> None:
-    """Print the output of TRIAL of experiment NAME, or of its submitted script.
+    """Print the output of TRIAL of experiment NAME. driver as TRIAL means its submitted script.
 
-    TRIAL is driver for the script. Each seat of a trial over several machines has its own output: 7 is seat 0's, and
-    7~1 seat 1's. It is read from a file here, a folder shared with the worker, or the worker through the broker. In a
-    terminal, control characters are escaped; elsewhere bytes are unchanged. --json prints an object, and with --follow
-    one object per line.
+    Each seat of a trial over several machines has its own output: 7 is that of seat 0, and 7~1 that of seat 1. The
+    output is read from a file on this machine or in a folder shared with the worker. Otherwise the worker sends it
+    through the broker. In a terminal, control characters are escaped; elsewhere bytes are unchanged. --json prints an
+    object, and with --follow one object per line.
     """
     from mqtune.results.logs import follow_driver, follow_log  # noqa: PLC0415 - --help needs none of it
 
@@ -59,7 +59,7 @@ def command(
     if trial == DRIVER:
         if stderr or attempt is not None:
             raise click.UsageError(
-                "a submitted script has one output, that of its latest run; leave out --stderr and --attempt"
+                "a submitted script has one output, which is its latest run's; leave out --stderr and --attempt"
             )
         pieces = follow_driver(name, _known_broker(name, broker), offset=offset, follow=follow)
     else:
@@ -81,9 +81,9 @@ def command(
             say(json_text({**head, "text": text}))
         return
     if not print_output(pieces) and offset <= 0:
-        # Distinguishes a silent trial from a broken command.
-        who, other = ("its script", "") if trial == DRIVER else (f"trial {trial}", _other_stream(stderr=stderr))
-        click.echo(f"{who} has printed nothing{other}", err=True)
+        # Otherwise a silent trial would look like a broken command.
+        printer, hint = ("its script", "") if trial == DRIVER else (f"trial {trial}", _other_stream(stderr=stderr))
+        click.echo(f"{printer} has printed nothing{hint}", err=True)
 
 
 def _other_stream(*, stderr: bool) -> str:
@@ -91,7 +91,7 @@ def _other_stream(*, stderr: bool) -> str:
 
 
 def print_output(pieces: Iterable[bytes]) -> bool:
-    """Print output as it comes, and return whether there was any."""
+    """Print output as it arrives. Return whether there was any."""
     decode, is_terminal, is_any = _decoder().decode, sys.stdout.isatty(), False
     for data in pieces:
         is_any = is_any or bool(data)

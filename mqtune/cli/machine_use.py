@@ -1,4 +1,4 @@
-"""Shows attempts' use of machines, live from workers or finally from the journal."""
+"""How attempts use machines: now, as workers report it, and in all, as the journal has it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.results.experiments import duration
 
-#: Short, as the rest is known without it.
+#: Seconds to connect. They are few, as commands show everything else without this connection.
 _CONNECT_S: Final = 1.0
 _BYTES_PER_GB: Final = 1e9
 _BYTES_PER_MB: Final = 1e6
 _J_PER_WH: Final = 3_600.0
 _WH_PER_KWH: Final = 1_000.0
 _SHOWN: Final = 10
-#: Current use by experiment and worker, then by trial.
+#: Current use by (experiment, worker), then by trial.
 Uses = dict[tuple[str, str], dict[str, LiveUse]]
 
 
 def uses_on(url: str | None, workers: Collection[tuple[str, str]]) -> Uses:
-    """Return attempts' current use on these (experiment, worker) pairs; empty if unavailable."""
+    """Return how the trials of these (experiment, worker) pairs use machines now.
+
+    It is empty if the server does not answer, or the account may not read it.
+    """
     if url is None or not workers:
         return {}
-    from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - only this needs redis
     from mqtune.services.usage.board import UsageBoard  # noqa: PLC0415
 
     with (
@@ -41,18 +44,18 @@ def uses_on(url: str | None, workers: Collection[tuple[str, str]]) -> Uses:
 
 
 def use_in(uses: Uses, experiment: str, worker: str, trial: str, attempt: int) -> LiveUse | None:
-    """Return an attempt's current use, or None."""
+    """Return one attempt's current use, or None if it is unknown."""
     use = uses.get((experiment, worker), {}).get(trial)
     return use if use is not None and use.attempt == attempt else None
 
 
 def is_running(attempt: Attempt) -> bool:
-    """Return whether an attempt runs, by the journal."""
+    """Return whether an attempt is running, according to the journal."""
     return attempt.started_at is not None and attempt.end is None
 
 
 def uses_of(place: Place, trials: Iterable[Trial]) -> dict[str, LiveUse]:
-    """Return the current use of an experiment's running trials, by id."""
+    """Return how an experiment's running trials use machines now, by trial id."""
     running = [trial for trial in trials if trial.attempts and is_running(trial.attempts[-1])]
     url = live_broker(place) if running else None
     uses = uses_on(url, [(place.name, trial.attempt.worker) for trial in running])
@@ -63,7 +66,7 @@ def uses_of(place: Place, trials: Iterable[Trial]) -> dict[str, LiveUse]:
 
 
 def described_use(use: LiveUse | None) -> dict[str, object] | None:
-    """Return current use for ``--json``."""
+    """Return an attempt's current use for JSON."""
     if use is None:
         return None
     devices = {name: device._asdict() for name, device in use.devices.items()}
@@ -71,18 +74,18 @@ def described_use(use: LiveUse | None) -> dict[str, object] | None:
 
 
 def usage_of(attempt: Attempt, use: LiveUse | None) -> Usage:
-    """Return an attempt's figures, final or so far."""
+    """Return figures about an attempt's use: so far if it is running, else in all."""
     return dict(use.usage if use is not None and is_running(attempt) else attempt.usage)
 
 
 def use_text(use: LiveUse) -> str:
-    """Return current use in a line."""
+    """Return an attempt's current use on one line."""
     devices = [f"device {printable(name)}: {_device_text(name, device)}" for name, device in use.devices.items()]
     return " · ".join(filter(None, [*devices, _processes_text(use)]))
 
 
 def short_use_text(use: LiveUse | None) -> str:
-    """Return current use in a few words, or an empty string."""
+    """Return an attempt's current use in a few words. It is empty if unknown."""
     if use is None:
         return ""
     devices = list(use.devices.values())
@@ -113,8 +116,10 @@ def _processes_text(use: LiveUse) -> str:
 
 
 def usage_text(usage: Mapping[str, float]) -> str:
-    """Return an attempt's figures in a line, or an empty string."""
-    return " · ".join(part for part in map(", ".join, (_gpu_parts(usage), _process_parts(usage), _span(usage))) if part)
+    """Return figures about an attempt's use on one line. It is empty without figures."""
+    return " · ".join(
+        part for part in map(", ".join, (_gpu_parts(usage), _process_parts(usage), _time_parts(usage))) if part
+    )
 
 
 def _gpu_parts(usage: Mapping[str, float]) -> list[str]:
@@ -137,7 +142,7 @@ def _process_parts(usage: Mapping[str, float]) -> Iterator[str]:
         yield f"up to {_size(usage['memory_bytes_peak'])} of memory"
 
 
-def _span(usage: Mapping[str, float]) -> Iterator[str]:
+def _time_parts(usage: Mapping[str, float]) -> Iterator[str]:
     if "sampled_s" in usage:
         yield f"sampled for {duration(usage['sampled_s'])}"
     if "redis_wait_s" in usage:
@@ -154,28 +159,31 @@ def _energy(joules: float) -> str:
 
 
 def warning_of(attempt: Attempt, use: LiveUse | None) -> str:
-    """Return a warning about exceeded GPU memory or idle devices, or an empty string."""
+    """Return a warning if an attempt exceeded its GPU memory or left a device idle, else ""."""
     figures = usage_of(attempt, use)
     if (asked := figures.get("gpu_memory_bytes_asked")) is not None:
         took = _size(figures.get("gpu_memory_bytes_peak", 0))
-        return f"attempt {attempt.number} has taken {took} of its GPU's memory, and had asked for {_size(asked)}"
+        return f"attempt {attempt.number} has used {took} of its GPU's memory, but asked for {_size(asked)}"
     if use is not None and use.idle and is_running(attempt):
         names = ", ".join(map(printable, use.idle))
         return (
-            f"attempt {attempt.number} holds device {names} and leaves it idle for {duration(max(use.idle.values()))}"
+            f"attempt {attempt.number} has device {names} and has left it idle for {duration(max(use.idle.values()))}"
         )
     idle_s = figures.get("gpu_idle_s", 0)
-    return f"attempt {attempt.number} has left a device idle for {duration(idle_s)} at a stretch" if idle_s else ""
+    return f"attempt {attempt.number} left a device idle for {duration(idle_s)} without a break" if idle_s else ""
 
 
 def sharing_of(attempt: Attempt, use: LiveUse | None) -> str:
-    """Return a note that other attempts share the figures, or an empty string."""
+    """Return a note if the figures of a device include other attempts, or an empty text."""
     slots = usage_of(attempt, use).get("gpu_slots", 1)
     return f"{slots:.0f} slots share each device: its figures include everything that runs there" if slots > 1 else ""
 
 
 def idle_warnings(uses: Mapping[str, LiveUse]) -> list[str]:
-    """Return lines for trials with idle devices, longest first, up to a limit."""
+    """Return a line for each trial that leaves a device idle, the longest idle first.
+
+    After ten trials, the last line gives the number of further ones.
+    """
     idle = sorted(((max(use.idle.values()), id_) for id_, use in uses.items() if use.idle), reverse=True)
-    lines = [f"trial {id_} leaves its GPU idle for {duration(idle_s)}" for idle_s, id_ in idle[:_SHOWN]]
+    lines = [f"trial {id_} has left its GPU idle for {duration(idle_s)}" for idle_s, id_ in idle[:_SHOWN]]
     return [*lines, f"… and {len(idle) - _SHOWN} more"] if len(idle) > _SHOWN else lines

@@ -1,4 +1,4 @@
-"""Output of commands, and shared options."""
+"""Printing, questions, and options that commands share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from mqtune.results.results import json_text
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
+#: The width of a table that is not printed to a terminal, in characters.
 _FILE_WIDTH: Final = 240
 
 
 def one_of(names: Callable[[], Sequence[str]]) -> dict[str, Any]:
-    """Return the arguments of an option with a choice of names, looked up on use."""
+    """Return the arguments of an option whose value is one of *names*.
+
+    *names* is called only when the option is used or completed.
+    """
 
     def check(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
         if value is not None and value not in (known := names()):
@@ -43,7 +47,7 @@ def broker_option(help: str, *, required: bool = False) -> Callable[[_Command], 
 
 
 def timing_of_command() -> Timing:
-    """Return the command's timing."""
+    """Return the timing with which the running command was started, or the default."""
     context = click.get_current_context(silent=True)
     return (context and context.find_object(Timing)) or Timing()
 
@@ -65,8 +69,8 @@ def output() -> Console:
 
 
 def say(text: str, *, nl: bool = True) -> None:
-    """Print foreign text. A terminal gets control characters made visible."""
-    # Otherwise click would strip some of it in a file.
+    """Print a text of a user's or a trial's. On a terminal, control characters are made visible."""
+    # Without color=True, click would strip escape sequences from a text that goes to a file.
     click.echo(printable(text) if sys.stdout.isatty() else text, nl=nl, color=True)
 
 
@@ -81,12 +85,12 @@ _NARROW: Final = 80
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table of printable cells."""
+    """Print a table. Control characters in its cells must already be visible."""
     console = output()
     shown = [head not in _WIDE or console.width >= _NARROW for head in heads]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in compress(heads, shown):
-        # rich shrinks columns that may wrap first. Their cells are cut instead.
+        # In a narrow terminal, rich first shrinks columns that may wrap. Their cells are cut instead.
         justify: Literal["left", "right"] = "right" if head in _NUMBERS else "left"
         table.add_column(head, header_style="bold", no_wrap=head not in _CUT, justify=justify)
     for row in rows:
@@ -95,7 +99,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def is_wanted(parts: list[str], *, verb: str = "delete", dry_run: bool, yes: bool) -> bool:
-    """Print the parts to delete, or to archive. Return whether to do it."""
+    """Print the parts to delete or archive, and ask. Return whether the user agreed."""
     for part in parts:
         say(f"{f'would {verb}' if dry_run else verb}  {part}")
     question = "Really? This can't be undone" if verb == "delete" else "Really?"
@@ -103,7 +107,7 @@ def is_wanted(parts: list[str], *, verb: str = "delete", dry_run: bool, yes: boo
 
 
 def is_confirmed(question: str, *, yes: bool) -> bool:
-    """Ask a yes-or-no question, unless *yes* is set.
+    """Ask a yes-or-no question and return the answer. With *yes*, return True without asking.
 
     Raises:
         click.UsageError: there is no terminal to ask on.
@@ -112,5 +116,5 @@ def is_confirmed(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise click.UsageError("can't ask for confirmation without a terminal; pass --yes")
-    # Standard output is for results.
+    # The question goes to standard error, as standard output is for results.
     return click.confirm(question, err=True)

@@ -1,4 +1,4 @@
-"""The verbs for trials that people evaluate themselves, without a worker."""
+"""``mqtune ask`` and ``tell``: for trials that people evaluate themselves, without a worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _notes = click.option("--notes", default="", metavar="TEXT", help="Notes of a ne
 )
 @_tags
 @_notes
-@click.option("--key", default="", help="Your own name for it. Asking for the same key again returns the same trial.")
+@click.option("--key", default="", help="Your own name for the trial. The same key again returns the same trial.")
 @wait_option
 @force_option
 @_broker
@@ -52,8 +52,8 @@ def _ask(
 ) -> None:
     """Get a config to evaluate yourself: the searcher's next one, or your own.
 
-    Prints the new trial's id and config. Report its result by `mqtune tell`, or give it up by `mqtune stop`. Until then
-    the experiment does not finish.
+    The new trial's id and config are printed. Report its result by `mqtune tell`, or give it up by `mqtune stop`. Until
+    then the experiment does not finish.
     """
     with steered(find_place(name, broker), force=force) as handle:
         request = partial(
@@ -97,10 +97,10 @@ def _tell(
     notes: str,
     key: str,
 ) -> None:
-    """Report the result of a trial you evaluated, or of any --config.
+    """Report the result of a trial that you evaluated yourself, or of any --config.
 
-    TRIAL is from `mqtune ask`. Metrics are loss=0.3,training_iteration=9, or a JSON object. The trial is then
-    COMPLETED.
+    TRIAL is the id that `mqtune ask` printed. Write metrics as loss=0.3,training_iteration=9 or as a JSON object. After
+    the report, the trial is COMPLETED.
     """
     first, *rest = told
     is_trial = "=" not in first and not first.lstrip().startswith("{")
@@ -108,9 +108,9 @@ def _tell(
         raise click.UsageError("give either TRIAL or the --config of a new trial")
     metrics = config_of(rest if is_trial else told)
     with steered(find_place(name, broker), force=force) as handle:
-        which: str | Config = find_trial(experiment_of(handle), first) if is_trial else config_of(configs)
+        target: str | Config = find_trial(experiment_of(handle), first) if is_trial else config_of(configs)
         request = partial(
-            handle.tell, which, metrics, ends=not intermediate, tags=tags, notes=notes, key=key, wait_s=wait_s
+            handle.tell, target, metrics, ends=not intermediate, tags=tags, notes=notes, key=key, wait_s=wait_s
         )
         tell(handle.name, [ask("tell", "", request)], as_json=as_json)
 

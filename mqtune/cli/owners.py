@@ -11,7 +11,7 @@ import click
 from mqtune.core.owner import ME, NOBODY, Owner, this_owner
 
 if TYPE_CHECKING:
-    from mqtune.journal.connection import RedisClient
+    from mqtune.journal.server.connection import RedisClient
     from mqtune.services.ownership.audit import AuditAction
 
 owner_option = click.option(
@@ -20,34 +20,34 @@ owner_option = click.option(
     default="",
     help=f"Only those of this owner: a user, user@host, an account of the server, or {ME}.",
 )
-#: Passed as *force*. Its use is recorded in the broker's audit stream.
+#: The option --force, passed as *force*. Its use is recorded in the broker's audit stream.
 force_option = click.option("--force", is_flag=True, help="Act even if it belongs to somebody else.")
 
 
 def owner_of(described: Mapping[str, Any]) -> Owner:
-    """Return the owner in a summary; NOBODY if missing."""
+    """Return the owner in a summary, or NOBODY if it has none."""
     owner = described.get("owner")
     return Owner(**{part: str(owner.get(part, "")) for part in Owner._fields}) if isinstance(owner, dict) else NOBODY
 
 
 def is_of(owner: Owner, wanted: str) -> bool:
-    """Return whether an owner matches --owner."""
+    """Return whether an owner is the one of --owner, *wanted*. Without --owner, all are."""
     if wanted == ME:
         return owner.is_same(this_owner())
     return not wanted or owner.matches(wanted)
 
 
 def has_others(owners: Iterable[Owner]) -> bool:
-    """Return whether a known owner is somebody else."""
+    """Return whether any of these owners is known and somebody else than the current user."""
     me = this_owner()
     return any(owner != NOBODY and not owner.is_same(me) for owner in owners)
 
 
 def check_owner(url: str, owned: str, owner: Owner, *, doing: str, force: bool) -> None:
-    """Refuse to act on another's property on this server; see ``audit.check_owner``.
+    """Check that the user may act on something that belongs to *owner* on this server.
 
     Raises:
-        ConfigurationError: it is another's.
+        ConfigurationError: it belongs to somebody else, and the user neither gave --force nor is an operator.
     """
     from mqtune.services.ownership import audit  # noqa: PLC0415 - only this needs redis
 
@@ -65,7 +65,7 @@ def note(url: str, action: AuditAction, target: str, detail: str = "") -> None:
 
 @contextlib.contextmanager
 def _client_of(url: str) -> Iterator[RedisClient]:
-    from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - as above
 
     with contextlib.closing(connect(url, role="operator")) as client:
         yield client

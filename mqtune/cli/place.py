@@ -1,4 +1,4 @@
-"""Finds experiments and trials, here or on a broker, by possibly shortened names."""
+"""Find experiments and trials by their names, which may be shortened, here or on a broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.text import names_in_words, printable
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, is_written
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile, is_written
 from mqtune.results.experiments import (
     created_event,
     find_experiment,
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
-#: Timeout of a name's completion.
+#: Seconds to connect to a broker when a shell completes a name.
 _COMPLETION_S: Final = 1.0
 
 
 class Place(NamedTuple):
-    """An experiment's folder here and its broker, each None if missing."""
+    """An experiment's name, its folder on this machine or None, and its broker or None."""
 
     name: str
     folder: Path | None
@@ -50,12 +50,15 @@ class Place(NamedTuple):
 
     @property
     def own_folder(self) -> Path | None:
-        """Its folder if it has its own server, which runs only with its driver, or None."""
+        """The folder if the experiment has its own server there, else None.
+
+        Such a server normally runs only as long as the driver.
+        """
         return self.folder if self.folder is not None and (self.folder / SERVER_FOLDER).is_dir() else None
 
 
 class View(NamedTuple):
-    """An experiment's results, state in words, and place."""
+    """An experiment's results, its state in words, and the folder or broker with it."""
 
     results: Results
     state: str
@@ -63,12 +66,12 @@ class View(NamedTuple):
 
 
 def is_asked_for(option: str = "broker") -> bool:
-    """Return whether an option is on the command line, not in the environment."""
+    """Return whether the user gave an option on the command line, and not in the environment."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def chosen(kind: str, given: str, names: Sequence[str]) -> str | None:
-    """Return the name equal to *given*, or the only one with that prefix, or None.
+    """Return the name that equals *given*, or the only one that begins with it, or None.
 
     Raises:
         ConfigurationError: several names have that prefix.
@@ -82,10 +85,10 @@ def chosen(kind: str, given: str, names: Sequence[str]) -> str | None:
 
 
 def whole_name(name: str, broker: str | None) -> str:
-    """Return a shortened name in full, or the name itself if unknown.
+    """Return the full name of an experiment. A name that is unknown is returned as it is.
 
     Raises:
-        ConfigurationError: it is ambiguous.
+        ConfigurationError: the shortened name fits several experiments.
     """
     here = [folder.name for folder in saved_experiments()]
     remote: list[str] = []
@@ -98,11 +101,11 @@ def whole_name(name: str, broker: str | None) -> str:
 def find_place(name: str, broker: str | None) -> Place:
     """Return the place of the experiment with this name, or in this folder.
 
-    This machine comes first, unless the broker is on the command line.
+    It is looked for on this machine first, but only on the broker if that is given on the command line.
 
     Raises:
-        ConfigurationError: it is missing or ambiguous.
-        BrokerUnavailable: it is not here, and the broker does not answer.
+        ConfigurationError: the experiment does not exist, or the shortened name fits several.
+        BrokerUnavailable: the experiment is not here, and the broker does not answer.
     """
     here = [] if broker and is_asked_for() else [folder.name for folder in saved_experiments()]
     if name not in here and not (broker and is_asked_for()) and (Path(name) / JOURNAL_FILE).is_file():
@@ -117,15 +120,15 @@ def find_place(name: str, broker: str | None) -> Place:
     full_name = chosen("experiment", name, [*here, *remote])
     if full_name is None:
         if broker:
-            # Its error lists the broker's experiments.
-            _refuse(name, broker)
+            # Raises an error that lists the broker's experiments.
+            _raise_unknown(name, broker)
         find_experiment(name)
-        raise ConfigurationError(f"there is no experiment {name!r}")
+        raise ConfigurationError(f"there is no experiment {name!r}; mqtune list shows all experiments")
     return Place(full_name, mqtune_home() / full_name if full_name in here else None, broker)
 
 
 def newest_place(broker: str | None) -> Place:
-    """Return the newest experiment's place.
+    """Return the place of the most recently changed experiment.
 
     Raises:
         ConfigurationError: there is no experiment.
@@ -148,7 +151,7 @@ def names_on(broker: str) -> list[str]:
         return [experiment.name for experiment in client.experiments()]
 
 
-def _refuse(name: str, broker: str) -> None:
+def _raise_unknown(name: str, broker: str) -> None:
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
     with Client(broker) as client:
@@ -157,7 +160,9 @@ def _refuse(name: str, broker: str) -> None:
 
 @contextlib.contextmanager
 def opened(place: Place) -> Iterator[View]:
-    """Yield a view of an experiment, from a complete folder here or else its broker.
+    """Yield a view of an experiment, read from its folder or its server.
+
+    The server is read if there is no folder, or if the folder lacks entries.
 
     Raises:
         CopyIncomplete: the folder lacks entries that its driver could not write, and the broker is unknown.
@@ -165,7 +170,7 @@ def opened(place: Place) -> Iterator[View]:
     with contextlib.ExitStack() as stack:
         try:
             if place.folder is None:
-                view = stack.enter_context(_read_there(place.name, place.broker or ""))
+                view = stack.enter_context(_read_on_broker(place.name, place.broker or ""))
             else:
                 results = Results.load(place.folder)
                 state = with_failures(_state(place, place.folder, results), results.experiment.statuses)
@@ -178,7 +183,7 @@ def opened(place: Place) -> Iterator[View]:
 
 
 @contextlib.contextmanager
-def _read_there(name: str, url: str) -> Iterator[View]:
+def _read_on_broker(name: str, url: str) -> Iterator[View]:
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
     with Client(url) as client, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
@@ -189,36 +194,36 @@ def _read_there(name: str, url: str) -> Iterator[View]:
 
 
 def _server_view(place: Place, stack: contextlib.ExitStack) -> View | None:
-    """Return a folder's experiment as its server has it, or None."""
+    """Return the experiment of a folder, read from its server, or None if that can't be read."""
     assert place.folder is not None  # noqa: S101 - that is where it is
     created = created_event(first_events(JournalFile(place.folder / JOURNAL_FILE)), place.folder)
     with contextlib.suppress(MqtuneError):
-        view = stack.enter_context(_read_there(created.name, stack.enter_context(server_of(place))))
+        view = stack.enter_context(_read_on_broker(created.name, stack.enter_context(server_of(place))))
         return view if view.results.experiment.created_at == created.at else None
     return None
 
 
 def _state(place: Place, folder: Path, results: Results) -> str:
-    """Return the state of an experiment here. An unfinished one may have a driver elsewhere."""
+    """Return the state of an experiment in a folder. Ask the broker for drivers elsewhere."""
     if place.broker and not (results.outcome or place.own_folder or is_written(folder / JOURNAL_FILE)):
         from mqtune.client import Client  # noqa: PLC0415 - as above
 
-        # Without an answer, the copy decides.
+        # If the broker does not answer, the copy's state is returned.
         with contextlib.suppress(MqtuneError), Client(place.broker) as client:
             state = client.experiment(place.name).state()
-            # Another experiment may have this name there.
+            # Another experiment on the broker may have this name.
             if state is not None and state.created_at == results.experiment.created_at:
                 return state_text(state)
     return state_of_folder(folder, results.outcome)
 
 
 def state_text(state: ExperimentState) -> str:
-    """Return the state of a broker's experiment in a few words."""
+    """Return the state of an experiment on a broker in a few words."""
     return state_in_words(state.outcome, is_driven=state.is_driven, age_s=state.age_s, script=state.script)
 
 
 def live_broker(place: Place) -> str | None:
-    """Return the URL of an experiment's running server, or None."""
+    """Return the URL of an experiment's server, or None if it is unknown or does not run."""
     if place.own_folder is None:
         return place.broker
     from mqtune.backends.local.server import EmbeddedServer  # noqa: PLC0415 - as above
@@ -230,11 +235,11 @@ def live_broker(place: Place) -> str | None:
 def steered(place: Place, *, force: bool = False) -> Iterator[ExperimentHandle]:
     """Yield a handle for requests to an experiment's driver.
 
-    Requests of another's experiment need *force*, except on an experiment's own server. That server ended with its
-    driver, and is started for the request, which the next driver finds there.
+    Somebody else's experiment needs *force*, unless it has its own server. If such a server has ended with its driver,
+    it is started for the request. The next driver then finds the request.
 
     Raises:
-        ConfigurationError: the experiment is on an unknown broker.
+        ConfigurationError: the experiment's broker is not known.
     """
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
@@ -244,10 +249,10 @@ def steered(place: Place, *, force: bool = False) -> Iterator[ExperimentHandle]:
 
 @contextlib.contextmanager
 def server_of(place: Place) -> Iterator[str]:
-    """Yield the URL of an experiment's server, starting its own if needed.
+    """Yield the URL of an experiment's server. If it is its own and does not run, start it.
 
     Raises:
-        ConfigurationError: the experiment is on an unknown broker.
+        ConfigurationError: the experiment's broker is not known, or it is on no server.
     """
     if place.own_folder is not None:
         with _own_server(place.own_folder) as url:
@@ -256,12 +261,13 @@ def server_of(place: Place) -> Iterator[str]:
         yield place.broker
     elif place.folder is not None and is_in_folder_alone(place.folder):
         raise ConfigurationError(
-            f"experiment {place.name!r} is in {place.folder} alone, as it was imported, archived or simulated: it has no "
+            f"experiment {place.name!r} was imported, archived or simulated, and is only in {place.folder}: it has no "
             f"driver to control. To delete it: mqtune delete {place.name}"
         )
     else:
         raise ConfigurationError(
-            f"experiment {place.name!r} did not run on this machine alone; give its broker: --broker URL or $MQTUNE_BROKER"
+            f"experiment {place.name!r} did not run on this machine alone; give its broker: --broker URL or "
+            "$MQTUNE_BROKER"
         )
 
 
@@ -277,12 +283,12 @@ def _own_server(folder: Path) -> Iterator[str]:
 
 
 def find_trial(experiment: Experiment, given: str) -> TrialId:
-    """Return a trial's id, given in full or as a unique prefix.
+    """Return the id of a trial, given its id or a prefix of it that no other trial has.
 
-    Leading zeros may be left out. "best" is the best trial.
+    Leading zeros may be left out. "best" means the best trial.
 
     Raises:
-        ConfigurationError: it is missing or ambiguous.
+        ConfigurationError: the trial does not exist, or the prefix fits several.
     """
     if given == BEST and experiment.best is not None:
         return experiment.best.id
@@ -293,27 +299,27 @@ def find_trial(experiment: Experiment, given: str) -> TrialId:
         return TrialId(full_id)
     if given == BEST and not experiment.objective.is_single:
         front = [trial.id for trial in experiment.pareto_front]
-        front_text = f"on its Pareto front are {names_in_words(front)}" if front else "its Pareto front is empty yet"
+        front_text = f"its Pareto front has {names_in_words(front)}" if front else "its Pareto front is still empty"
         raise ConfigurationError(
             f"experiment {experiment.name!r} has several metrics, and so no single best trial; {front_text}"
         )
     if given == BEST:
         raise ConfigurationError(f"experiment {experiment.name!r} has no best trial yet: no trial has a value")
-    span = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none yet"
+    span = f"it has {ids[0]} to {ids[-1]}" if ids else "it has no trials yet"
     raise ConfigurationError(f"experiment {experiment.name!r} has no trial {given!r}; {span}")
 
 
 def complete_experiment(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return completions of experiment names, here and on the broker."""
+    """Complete an experiment's name in a shell, from those on this machine and on the broker."""
     names = {folder.name: "" for folder in saved_experiments()}
     with contextlib.suppress(Exception):
         names |= dict.fromkeys(_quick_names(context.params.get("broker")), "")
-    # Anyone with access to the broker may have chosen the name.
+    # The name may have control characters: anyone with access to the broker may have chosen it.
     return [CompletionItem(printable(name)) for name in names if name.startswith(incomplete)]
 
 
 def complete_trial(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return completions of trial ids, if the experiment is here."""
+    """Complete a trial's id in a shell, if the experiment is on this machine."""
     with contextlib.suppress(Exception):
         trials = Results.load(str(context.params["name"])).experiment.trials.values()
         return [
@@ -323,8 +329,8 @@ def complete_trial(context: click.Context, _: click.Parameter, incomplete: str) 
 
 
 def _quick_names(broker: str | None) -> list[str]:
-    from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415
+    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - as above
 
     if not broker:
         return []
@@ -333,10 +339,10 @@ def _quick_names(broker: str | None) -> list[str]:
 
 
 def name_argument(command: _Command) -> _Command:
-    """Add the argument NAME, an experiment."""
+    """Add the argument NAME, the name of an experiment."""
     return click.argument("name", shell_complete=complete_experiment)(command)
 
 
 def trial_argument(command: _Command) -> _Command:
-    """Add the argument TRIAL."""
+    """Add the argument TRIAL, the id of a trial."""
     return click.argument("trial", shell_complete=complete_trial)(command)

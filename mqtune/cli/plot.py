@@ -1,4 +1,4 @@
-"""``mqtune plot``: plots an experiment."""
+"""``mqtune plot``: draws a picture of an experiment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqtune.core.errors import MqtuneError
 from mqtune.core.text import printable
 from mqtune.results.results import json_text
 
-#: As ``plots.KINDS``, whose import is slow.
+#: The same as ``plots.KINDS``, which is slow to import.
 KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timeline", "rungs", "lineage", "pareto")
 
 
@@ -33,8 +33,8 @@ def command(name: str | None, kind: str | None, path: Path | None, broker: str |
     """Plot a running or ended experiment, by default the newest.
 
     NAME is its name or folder. KIND is history, curves, parallel, slices, importances, timeline, rungs, lineage or
-    pareto. By default the name of the file decides, such as curves.png, or else it is history. Needs mqtune's extra
-    plot, except for --json.
+    pareto. By default it is taken from the file's name, such as curves.png, or else it is history. Without --json, the
+    command needs mqtune's extra plot.
     """
     from mqtune.results.plots.picture import drawn_by, require  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``mqtune fleet quota``: limits on running trials, by patterns of experiment names."""
+"""``mqtune fleet quota``: limits the running trials of experiments by patterns of names."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _HOUR_S: Final = 3_600.0
 
 
-#: In place of a number: no quota, and no cap.
+#: The word that removes a quota and its caps.
 _NO_QUOTA: Final = "none"
 
 
 def _slots(_context: click.Context, _argument: click.Parameter, given: str | None) -> int | str | None:
-    """Return a number of slots, or none."""
+    """Return the argument as a number of slots, or "none"."""
     if given is None or given == _NO_QUOTA:
         return given
     if not given.isdecimal():
-        raise click.BadParameter(f"{given!r} is not a number of slots; give one, or {_NO_QUOTA}")
+        raise click.BadParameter(f"{given!r} is not a number of slots; give a number such as 16, or {_NO_QUOTA}")
     return int(given)
 
 
@@ -48,8 +48,8 @@ def _slots(_context: click.Context, _argument: click.Parameter, given: str | Non
     "aging_h",
     type=click.FloatRange(min=0),
     metavar="HOURS",
-    help="For all experiments: after this long without a slot, give an experiment one for one trial, whatever its "
-    "priority. 0 for never.",
+    help="An experiment that had no slot for this long gets one for one trial, whatever its priority. 0: never. This "
+    "setting is for all experiments.",
 )
 @json_option
 def _quota(
@@ -63,18 +63,18 @@ def _quota(
 ) -> None:
     """List quotas, or limit the running trials of matching experiments: 'team-a-*' 16.
 
-    At the limit no other trial of theirs starts; running trials continue. none removes the quota and the caps of
-    PATTERN. --priority, --share and --journal-mb cap the settings of each experiment: 'team-a-*' --priority normal.
-    Changes need an operator's account for all experiments.
+    At the limit, no further trial of these experiments starts; running trials continue. none removes the quota and the
+    caps of PATTERN. --priority, --share and --journal-mb cap these settings of each experiment: 'team-a-*' --priority
+    normal. Changes need an operator's account for all experiments.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.owner import person  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.server.owner import person  # noqa: PLC0415
     from mqtune.services.ownership.audit import note  # noqa: PLC0415
     from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
     given = {part: value for part, value in parts.items() if value is not None}
     if given and pattern is None:
-        raise click.UsageError("a cap is for a PATTERN of experiments: mqtune fleet quota 'team-a-*' --priority normal")
+        raise click.UsageError("a cap needs a PATTERN of experiments: mqtune fleet quota 'team-a-*' --priority normal")
     with contextlib.closing(connect(broker, role="operator")) as client:
         quotas = Quotas(client, patience_s=CONNECT_TIMEOUT_S)
         if pattern is not None and slots == _NO_QUOTA:

@@ -1,4 +1,4 @@
-"""``mqtune replay``: runs schedulers over recorded learning curves."""
+"""``mqtune replay``: runs other schedulers on recorded learning curves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mqtune.results.whatif import Course
     from mqtune.schedulers.base import Scheduler
 
-#: Schedulers without configs of their own.
+#: The schedulers that create no configs.
 SCHEDULERS: Final = (
     "ASHA",
     "FIFO",
@@ -42,13 +42,14 @@ SCHEDULERS: Final = (
     "schedulers",
     multiple=True,
     metavar="TEXT",
-    help="As in a script: 'ASHA(max_t=81, reduction_factor=4)'; by default the recorded one. May be repeated.",
+    help="The scheduler, as in a script: 'ASHA(max_t=81, reduction_factor=4)'; by default the recorded one. May be "
+    "repeated.",
 )
 @click.option(
     "--searcher",
     metavar="NAME",
     **one_of(searcher_names),
-    help="Propose configs by this searcher; by default in the recorded order.",
+    help="The searcher that proposes configs. By default they run in the recorded order.",
 )
 @click.option(
     "--slots", type=click.IntRange(min=1), help="Number of trials that run at the same time; by default as recorded."
@@ -66,8 +67,9 @@ def command(
 ) -> None:
     """Try other schedulers on an experiment's recorded learning curves, in virtual time.
 
-    Searchers can propose recorded configs only: random shuffles them, and a model's proposal becomes the nearest
-    untried config. A question mark means that trials would have continued beyond their recorded curves.
+    Only recorded configs can run: the searcher random shuffles them, and in place of another searcher's proposal the
+    nearest unused config runs. A question mark means that trials would have continued after the end of their recorded
+    curves.
     """
     wanted: list[Scheduler | None] = [scheduler_of(text) for text in schedulers]
     from mqtune.results.whatif import Replay  # noqa: PLC0415 - --help must not wait for a driver
@@ -76,11 +78,11 @@ def command(
         replay = Replay(view.results)
         replays = [replay.run(scheduler, searcher=searcher, slots=slots) for scheduler in wanted or [None]]
         if as_json:
-            told = [
+            described = [
                 {**asdict(replayed.course), "verdict": replayed.verdict, "certain": replayed.is_certain}
                 for replayed in replays
             ]
-            print_json({"name": view.results.name, "original": asdict(replay.original), "replays": told})
+            print_json({"name": view.results.name, "original": asdict(replay.original), "replays": described})
             return
         names = [f"replay {number}" if len(replays) > 1 else "replay" for number, _ in enumerate(replays, 1)]
         columns = [_cells(course) for course in (replay.original, *(replayed.course for replayed in replays))]
@@ -90,7 +92,7 @@ def command(
 
 
 def scheduler_of(text: str) -> Scheduler:
-    """Return the scheduler of a text such as ``ASHA(max_t=81)`` with plain values.
+    """Return the scheduler that a text such as ``ASHA(max_t=81)``, with plain values, describes.
 
     Raises:
         click.UsageError: the text is invalid.
@@ -109,8 +111,8 @@ def scheduler_of(text: str) -> Scheduler:
         name, is_plain = "", False
     if name not in SCHEDULERS or not is_plain:
         raise click.UsageError(
-            f"{text!r} is not a scheduler; write one such as 'ASHA(max_t=81, reduction_factor=4)', with plain values: "
-            f"{names_in_words(SCHEDULERS)}"
+            f"{text!r} is not a scheduler; write one such as 'ASHA(max_t=81, reduction_factor=4)', with plain values. "
+            f"Schedulers are {names_in_words(SCHEDULERS)}"
         )
     try:
         scheduler: Scheduler = getattr(import_module("mqtune"), name)(*arguments, **named)
@@ -120,7 +122,7 @@ def scheduler_of(text: str) -> Scheduler:
 
 
 def _cells(course: Course) -> dict[str, str]:
-    """Return a column's cells."""
+    """Return the cells of an experiment's column in the table, by their row's label."""
     best = "" if course.value is None else f"{short_value(course.value)} in {course.trial}"
     figures = {
         "stopped early": str(course.stopped),

@@ -1,4 +1,4 @@
-"""``mqtune show``: an experiment or one of its trials."""
+"""``mqtune show``: shows an experiment or one of its trials."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.text import counted, flatten, printable
 from mqtune.core.trial import Attempt, Labels, Trial
 from mqtune.core.usage import LiveUse
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.files.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table
 from mqtune.results.experiments import duration
 from mqtune.results.progress import deciders_of
 from mqtune.results.results import Results, TrialResult
 
 if TYPE_CHECKING:
-    from mqtune.journal.logs import LogStream
+    from mqtune.journal.exchange.logs import LogStream
     from mqtune.results.logs import AttemptOutput
 
-#: Rows without --all.
+#: The most rows without --all.
 _ROWS: Final = 10
-#: Shown lines of output, and bytes read for them.
+#: The most lines of output that are shown, and the bytes that are read for them.
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 16_000
 
@@ -61,8 +61,8 @@ _TAIL_BYTES: Final = 16_000
 @click.option(
     "--sort",
     metavar="NAME",
-    help="Sort by a metric, a value of the config, or a column. The best value of a metric comes first. By default the "
-    "best trials come first.",
+    help="Sort by a metric (its best value comes first), a value of the config, or a column. By default the best "
+    "trials come first.",
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option("--limit", type=click.IntRange(min=1), help="Show at most this many trials.")
@@ -87,9 +87,9 @@ def command(
 ) -> None:
     """Show an experiment, by default the newest, and a table of its trials.
 
-    NAME is its name or folder. With TRIAL, show its attempts, its error and the end of its output. With --follow,
-    Ctrl-C only stops watching. Without a terminal, it prints a line every ten seconds, and with --json a trial whenever
-    its status changes.
+    NAME is its name or folder. With TRIAL, show that trial's attempts, its error and the end of its output. With
+    --follow, Ctrl-C ends the command and not the experiment. Without a terminal, --follow prints a line every ten
+    seconds; with --json, it prints a trial whenever its status changes.
 
     An experiment is read from the driver's copy on this machine, or from a broker. Only the broker knows how running
     trials use their machines.
@@ -119,7 +119,7 @@ def command(
 
 
 def _follow(place: Place, *, as_json: bool) -> bool:
-    """Follow an experiment, and return whether that was possible.
+    """Follow an experiment. Return False if that is impossible, but its folder can be shown.
 
     Its own server may have ended, or its copy may lack entries.
     """
@@ -135,7 +135,7 @@ def _follow(place: Place, *, as_json: bool) -> bool:
 
 
 class Selection(NamedTuple):
-    """The trials in the table, and their order."""
+    """Options that say which trials the table shows, and in which order."""
 
     show_all: bool = False
     statuses: tuple[str, ...] = ()
@@ -148,14 +148,14 @@ class Selection(NamedTuple):
 
     @property
     def is_filter(self) -> bool:
-        """Whether it selects by properties."""
+        """Whether trials are selected by their status, labels or a condition."""
         return bool(self.statuses or self.tags or self.notes or self.condition)
 
     def trials(self, experiment: Experiment) -> tuple[list[Trial], int]:
-        """Return the table's trials, and the number of further ones.
+        """Return the trials that the table shows, and the number of further ones.
 
         Raises:
-            ConfigurationError: no trial has a name in the condition or order.
+            ConfigurationError: no trial has a value of a name in the condition or in --sort.
         """
         all_trials = ranked(experiment) if self.sort is None else experiment.trials.values()
         trials = [
@@ -189,7 +189,7 @@ def show_experiment(
 ) -> None:
     """Print an experiment: state, place, warnings, and trials."""
     experiment = results.experiment
-    # Raise its errors before printing.
+    # An error of the selection is raised before anything is printed.
     shown, more = asked.trials(experiment)
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
     by = f" by {printable(str(experiment.owner))}" if has_others([experiment.owner]) else ""
@@ -201,7 +201,8 @@ def show_experiment(
     _show_labels(console, experiment.labels)
     if experiment.unreadable:
         console.print(
-            f"{counted(experiment.unreadable, 'report')} can't be read and {'is' if experiment.unreadable == 1 else 'are'} omitted",
+            f"{counted(experiment.unreadable, 'report')} can't be read and "
+            f"{'is' if experiment.unreadable == 1 else 'are'} omitted",
             style="yellow",
         )
     for change in experiment.code_changes:
@@ -261,8 +262,8 @@ def _show_trial(console: Console, results: Results, result: TrialResult, use: Li
     late = f", {result.trial.late_reports} late" if result.trial.late_reports else ""
     console.print(f"{counted(result.trial.reports, 'report')}{late} · {best}")
     _show_labels(console, result.trial.labels)
-    at = "metrics at its best" if objective.is_single else "metrics of the report that counts"
-    for title, values in (("config", result.config), (at, result.metrics)):
+    metrics_title = "metrics of its best report" if objective.is_single else "metrics of the report that is ranked"
+    for title, values in (("config", result.config), (metrics_title, result.metrics)):
         if values:
             console.print(f"\n{title}", style="bold")
         for key, value in flatten(values):
@@ -271,15 +272,13 @@ def _show_trial(console: Console, results: Results, result: TrialResult, use: Li
     console.print(_attempts_table(result.attempts, _now(results)))
     _show_usage(console, result.attempts, use)
     if (asked := result.attempts[-1].resources if result.attempts else None) is not None:
-        console.print(f"  asks for {asked}")
+        console.print(f"  needs {asked}")
     for attempt in result.attempts:
         if attempt.working_dir:
             console.print(Text(f"\nfolder of attempt {attempt.number}", "bold"), printable(attempt.working_dir))
     for attempt in result.attempts:
         if attempt.retired:
-            console.print(
-                f"\nthe process of attempt {attempt.number} took no other trial: {printable(attempt.retired)}"
-            )
+            console.print(f"\nthe process of attempt {attempt.number} was not reused: {printable(attempt.retired)}")
     for attempt in result.attempts:
         _show_output(console, results.name, result, attempt)
 
@@ -287,7 +286,8 @@ def _show_trial(console: Console, results: Results, result: TrialResult, use: Li
 def _now(results: Results) -> float:
     """Return the current time by the clock of the experiment's events.
 
-    It is the newest event's time plus the journal file's age.
+    It may be another machine's clock. The time is the newest event's, plus the seconds since the journal's file was
+    changed.
     """
     trials = results.experiment.trials.values()
     changed = [trial.history[-1].at for trial in trials]
@@ -333,7 +333,7 @@ def _show_usage(console: Console, attempts: list[Attempt], use: LiveUse | None) 
 
 
 def _show_output(console: Console, name: str, result: TrialResult, attempt: Attempt) -> None:
-    """Show an attempt's error, and the last attempt's output."""
+    """Show an attempt's error. If it is the last attempt, show the end of its output, too."""
     if attempt.error:
         console.print(f"\nattempt {attempt.number}", style="bold red")
         console.print(printable(attempt.error.rstrip()))
@@ -351,7 +351,7 @@ def _show_output(console: Console, name: str, result: TrialResult, attempt: Atte
 
 
 def _end_of(printed: AttemptOutput) -> str:
-    """Return the end of an attempt's output, from its file here or the journal."""
+    """Return the end of an attempt's output, from its file if that is here, or from the journal."""
     data = b""
     if printed.is_here:
         with contextlib.suppress(LogUnavailable):

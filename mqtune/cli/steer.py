@@ -1,4 +1,4 @@
-"""The verbs that control an experiment or its trials, by requests to the driver."""
+"""The verbs that control an experiment or its trials: they send requests to the driver."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from mqtune.core.trial import Config, Trial, TrialId, TrialStatus, is_number
 if TYPE_CHECKING:
     from mqtune.client import Answer, ExperimentHandle, ExperimentState
 
-#: Exit code of a request not yet carried out.
+#: The exit code if a request is not yet carried out.
 NOT_YET: Final = 3
-#: A driver answers immediately, and is known to be dead after 20 s.
+#: Seconds to wait for an answer. A living driver answers immediately, and a dead one is known as such after 20 s.
 _ANSWER_S: Final = 30.0
-#: A new trial unanswered for longer waits for a slot, not for its driver.
+#: Seconds. A new trial that is not answered within them waits for a slot, not for the driver.
 _TAKEN_S: Final = 0.5
 _OPEN: Final = frozenset(status for status in TrialStatus if not status.is_terminal)
 _RUNNING: Final = frozenset({TrialStatus.RUNNING})
@@ -43,7 +43,7 @@ _DEPLOYED: Final = frozenset({TrialStatus.QUEUED, TrialStatus.RUNNING})
 
 
 class ActionWords(NamedTuple):
-    """An action's effect in words, and the statuses of trials that it is for."""
+    """An action's effect in words, and the statuses of the trials to which it can be applied."""
 
     done: str
     statuses: frozenset[TrialStatus]
@@ -59,7 +59,7 @@ ACTIONS: Final = {
     "abandon": ActionWords("is abandoned", _OPEN),
     "fail": ActionWords("is marked as failed", _OPEN),
 }
-#: Other actions' effects in words.
+#: The effects of other actions in words.
 _DONE: Final = {
     "add": "is added",
     "ask": "is yours to evaluate",
@@ -68,41 +68,46 @@ _DONE: Final = {
     "end": "is ending",
     "label": "has new labels",
 }
-#: Actions of an experiment, as the object of a refusal.
+#: Actions on an experiment, as in "can't add a trial to …".
 _OF_EXPERIMENT: Final = {
     "add": "add a trial to",
     "ask": "get a config of",
     "tell": "report a result to",
     "set": "change the limits of",
 }
-#: How a trial has ended, in words.
+#: Why an ended trial refuses an action.
 _ALREADY: Final = {
     TrialStatus.COMPLETED: "it has already completed",
     TrialStatus.EARLY_STOPPED: "it was already stopped early",
     TrialStatus.FAILED: "it has already failed",
     TrialStatus.ABANDONED: "it was already abandoned",
 }
-#: Actions by a trial's end.
+#: The action for each value of --as.
 _ENDS: Final = {"stopped": "stop", "completed": "complete", "failed": "fail", "abandoned": "abandon"}
-#: Actions that discard work. Several trials need a confirmation.
+#: Actions that discard work. For several trials, the user must confirm them.
 _DESTRUCTIVE: Final = frozenset({*_ENDS.values(), "restart"})
 _NAMED: Final = 5
 _SCRATCH: Final = "scratch"
-#: Every trial that an action is for, in place of a trial.
+#: The word for all trials to which an action can be applied.
 _ALL: Final = "all"
 
 
 class Outcome(NamedTuple):
-    """A request's outcome."""
+    """The outcome of a request, as far as it is known.
+
+    Attributes:
+        done: whether the request was carried out.
+        reason: why it waits or was refused, or details if it was carried out.
+        request: the request's id.
+        config: the config of a new trial.
+    """
 
     action: str
     trial: str
     done: bool
-    #: Why it waits, or was refused.
     reason: str = ""
     refused: bool = False
     request: str = ""
-    #: The new trial's.
     config: Config | None = None
 
 
@@ -114,17 +119,17 @@ wait_option = click.option(
     default=_ANSWER_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for the driver's answer. The request remains valid.",
+    help="How long to wait for the driver's answer. Without an answer, the request remains valid.",
 )
 _yes = click.option("--yes", is_flag=True, help="Don't ask for confirmation, even for several trials.")
-_reason = click.option("--reason", default="", metavar="TEXT", help="Why, in a few words. It is kept with the trial.")
+_reason = click.option("--reason", default="", metavar="TEXT", help="The reason in a few words, stored with the trial.")
 config_option = click.option(
     "--config", "configs", multiple=True, metavar="NAME=VALUE,…", help="Values, or a JSON object; may be repeated."
 )
 
 
 class ChosenTrials(NamedTuple):
-    """The trials that a command is for."""
+    """The trials that a user has named or selected."""
 
     trials: tuple[str, ...]
     condition: Condition | None
@@ -132,18 +137,20 @@ class ChosenTrials(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no trial is chosen at all."""
+        """Whether the user has neither named nor selected trials."""
         return not (self.trials or self.condition or self.statuses)
 
     def of(self, experiment: Experiment, statuses: frozenset[TrialStatus]) -> list[Trial]:
-        """Return the trials, each once. Conditions and statuses narrow down the named trials.
+        """Return the chosen trials, each once.
+
+        Of named trials, those are chosen that also meet the condition and the chosen statuses. Without named trials,
+        or with "all", all such trials of the experiment are chosen.
 
         Args:
-            experiment: the experiment.
-            statuses: those of unnamed trials, by default.
+            statuses: the statuses of trials if none are named and no status is chosen.
 
         Raises:
-            ConfigurationError: a named trial is missing.
+            ConfigurationError: a named trial does not exist.
         """
         ids = dict.fromkeys(find_trial(experiment, name) for name in self.trials if name != _ALL)
         trials, wanted = (
@@ -156,7 +163,7 @@ class ChosenTrials(NamedTuple):
 
 
 def trial_options(command: Callable[..., object]) -> Callable[..., object]:
-    """Add the arguments and options that choose trials, passed as *choice*."""
+    """Add the arguments and options that choose trials. They are passed as *choice*."""
 
     @functools.wraps(command)
     def call(
@@ -193,21 +200,16 @@ def steer_trials(
     yes: bool = False,
     origin: str | None = None,
 ) -> None:
-    """Request an action of each chosen trial, print the outcomes, and exit with their code.
+    """Request an action on each chosen trial, print the outcomes, and exit with their code.
 
     Args:
-        action: the action.
-        name: the experiment.
-        broker: its broker.
-        choice: the trials.
-        how: further arguments for the method of ``TrialHandle``.
-        force: whether to act on another's experiment.
-        as_json: whether to print JSON.
+        how: further arguments for the method of ``TrialHandle`` with the action's name.
+        force: whether to act on somebody else's experiment.
         yes: whether to skip the confirmation.
-        origin: the trial and checkpoint to start from.
+        origin: the trial and checkpoint to start from, as in --from.
     """
     if choice.is_empty:
-        raise click.UsageError(f"name the trials, or {_ALL}, or give --where or --status")
+        raise click.UsageError(f"name trials, or {_ALL}, or give --where or --status")
     with steered(find_place(name, broker), force=force) as handle:
         experiment = experiment_of(handle)
         if origin is not None:
@@ -215,13 +217,13 @@ def steer_trials(
         trials = choice.of(experiment, ACTIONS[action].statuses)
         if not trials:
             click.echo(f"{handle.name} has no trial to {action}", err=True)
-        if action in _DESTRUCTIVE and not _is_wanted(action, trials, experiment, yes=yes):
+        if action in _DESTRUCTIVE and not _is_agreed(action, trials, experiment, yes=yes):
             return
         outcomes = (steer_trial(handle, action, trial, how) for trial in trials)
         tell(handle.name, outcomes, as_json=as_json)
 
 
-def _is_wanted(action: str, trials: list[Trial], experiment: Experiment, *, yes: bool) -> bool:
+def _is_agreed(action: str, trials: list[Trial], experiment: Experiment, *, yes: bool) -> bool:
     ids = [trial.id for trial in trials if not trial.status.is_terminal]
     if len(ids) <= 1 or yes:
         return True
@@ -234,21 +236,21 @@ def _is_wanted(action: str, trials: list[Trial], experiment: Experiment, *, yes:
 
 
 def experiment_of(handle: ExperimentHandle) -> Experiment:
-    """Return an experiment's current state."""
+    """Return an experiment's current state, read from its journal on the server."""
     with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
         return handle.results(Path(folder)).experiment
 
 
 def steer_trial(handle: ExperimentHandle, action: str, trial: Trial, how: dict[str, object]) -> Outcome:
-    """Request an action of a trial, unless it has ended. Return the outcome."""
+    """Request an action on a trial and return the outcome. If the trial has ended, refuse it."""
     if trial.status.is_terminal:
-        # A later driver would refuse it unnoticed.
+        # Without a driver, the next one would refuse the request when nobody waits for its answer.
         return Outcome(action, trial.id, done=False, reason=_ALREADY[trial.status], refused=True)
     return ask(action, trial.id, partial(getattr(handle.trial(trial.id), action), **how))
 
 
 def ask(action: str, trial: str, request: Callable[[], Answer]) -> Outcome:
-    """Make a request and return its outcome."""
+    """Call *request* and return its outcome. A refusal is an outcome, too."""
     try:
         answer = request()
     except RequestRefused as error:
@@ -264,18 +266,21 @@ def ask(action: str, trial: str, request: Callable[[], Answer]) -> Outcome:
 
 
 def tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
-    """Print each outcome when it is known, and exit with the code of all."""
-    told = []
+    """Print each outcome as soon as it is known. Exit with a code unless all requests are done.
+
+    The code is 1 if any was refused, else ``NOT_YET``.
+    """
+    known = []
     for outcome in outcomes:
-        told.append(outcome)
+        known.append(outcome)
         if not as_json:
             _say(outcome, name)
     if as_json:
-        print_json([outcome._asdict() for outcome in told])
-    waiting = [outcome for outcome in told if not outcome.done and not outcome.refused]
+        print_json([outcome._asdict() for outcome in known])
+    waiting = [outcome for outcome in known if not outcome.done and not outcome.refused]
     if not as_json and any(outcome.reason.startswith("no driver") for outcome in waiting):
         click.echo(f"continue it: mqtune drive {name}, or run its script again", err=True)
-    if code := 1 if any(outcome.refused for outcome in told) else NOT_YET if waiting else 0:
+    if code := 1 if any(outcome.refused for outcome in known) else NOT_YET if waiting else 0:
         sys.exit(code)
 
 
@@ -301,7 +306,10 @@ def _done(outcome: Outcome) -> str:
 
 
 def _origin(experiment: Experiment, text: str) -> tuple[str, str | None]:
-    """Return the trial and checkpoint of ``TRIAL``, ``TRIAL@best`` or ``@best``."""
+    """Return the trial and checkpoint of a text such as ``3``, ``3@best`` or ``@best``.
+
+    Without a trial, its id is empty. Without a checkpoint, it is None and means the newest.
+    """
     trial, _, checkpoint = text.partition("@")
     if not trial and not checkpoint:
         raise click.UsageError("--from has no trial; write --from 3 or --from 3@best")
@@ -309,8 +317,8 @@ def _origin(experiment: Experiment, text: str) -> tuple[str, str | None]:
 
 
 _HOW: Final = (
-    "TRIAL is an id such as 0007 or 7, best, or all: every trial that this applies to. The command waits for the "
-    "driver's answer. Without a driver, the next one carries the request out."
+    "TRIAL is an id such as 0007 or 7, or best, or all for every trial to which this can be applied. The command waits "
+    "for the driver's answer. If there is no driver, the next one carries the request out."
 )
 
 
@@ -346,7 +354,8 @@ def _save(name: str, broker: str | None, choice: ChosenTrials, wait_s: float, *,
     type=click.Choice([*_ENDS]),
     default="stopped",
     show_default=True,
-    help="How the trials end. Failed trials are not retried, and the configs of abandoned trials are never proposed again.",
+    help="How the trials end. Failed trials are not retried, and the configs of abandoned trials are never proposed "
+    "again.",
 )
 @force_option
 @_yes
@@ -368,7 +377,7 @@ def _stop(
 ) -> None:
     if choice.is_empty:
         raise click.UsageError(
-            f"name the trials, or {_ALL}, or give --where or --status; to end the experiment: mqtune end {name}"
+            f"name trials, or {_ALL}, or give --where or --status; to end the experiment: mqtune end {name}"
         )
     how: dict[str, object] = {"reason": reason, "wait_s": wait_s}
     steer_trials(_ENDS[end], name, broker, choice, how, force=force, as_json=as_json, yes=yes)
@@ -382,12 +391,12 @@ def _stop(
 @_broker
 @json_option
 def _end(name: str, broker: str | None, wait_s: float, *, now: bool, force: bool, as_json: bool) -> None:
-    """End an experiment: no other trial starts, and its running trials finish.
+    """End an experiment: no further trial starts, and its running trials finish.
 
     If the experiment has not begun or has finished, this ends the submitted script of that name.
     """
     place = find_place(name, broker)
-    if (outcome := _halted(place, force=force)) is not None:
+    if (outcome := _end_script(place, force=force)) is not None:
         tell(place.name, [outcome], as_json=as_json)
         return
     with steered(place, force=force) as handle:
@@ -397,14 +406,15 @@ def _end(name: str, broker: str | None, wait_s: float, *, now: bool, force: bool
         tell(handle.name, [ask("end", "", partial(handle.end, now=now, wait_s=wait_s))], as_json=as_json)
 
 
-def _halted(place: Place, *, force: bool) -> Outcome | None:
-    """End a submitted script whose experiment has not begun or has finished, or return None.
+def _end_script(place: Place, *, force: bool) -> Outcome | None:
+    """End a submitted script if its experiment has not begun or has finished.
 
-    Otherwise the experiment is to be ended, and its script continues after it.
+    Return the outcome, or None if there is no such script or its experiment is unfinished. In that case
+    the caller ends the experiment, and the script continues afterwards.
     """
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
-    from mqtune.journal.owner import person  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
+    from mqtune.journal.server.owner import person  # noqa: PLC0415
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
     submitted = submission_of(place)
@@ -422,8 +432,8 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     with contextlib.closing(connect(place.broker, role="operator")) as client:
         who = person(client)
         halted = Submissions(client, patience_s=CONNECT_TIMEOUT_S).halt(place.name, f"by {who}")
-    told = "its script ends within a minute" if halted == "told" else "its script is no longer running"
-    return Outcome("end", "", done=True, reason=told)
+    effect = "its script ends within a minute" if halted == "told" else "its script is no longer running"
+    return Outcome("end", "", done=True, reason=effect)
 
 
 @click.command(
@@ -437,8 +447,8 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     "--from",
     "origin",
     metavar=f"{_SCRATCH}|TRIAL[@best]",
-    help=f"Restart the trials, even running ones: from {_SCRATCH}, or from the newest checkpoint of this trial, its best "
-    "(@best) or another (@ID). @best alone is each trial's own.",
+    help=f"Restart the trials, even running ones, from {_SCRATCH}, or from TRIAL's newest checkpoint, its best one "
+    "(TRIAL@best) or any (TRIAL@ID). @best alone means each trial's own best one.",
 )
 @_yes
 @_reason
@@ -472,12 +482,12 @@ def _resume(
     "--from",
     "origin",
     metavar="TRIAL[@best]",
-    help="Start from the newest checkpoint of this trial, its best (@best) or another (@ID). @best alone is the best "
-    "trial's.",
+    help="Start from TRIAL's newest checkpoint, its best one (TRIAL@best) or any (TRIAL@ID). @best alone means the "
+    "best trial's best one.",
 )
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the new trial; may be repeated.")
 @click.option("--notes", default="", metavar="TEXT", help="Notes of the new trial.")
-@click.option("--key", default="", help="Your own name for it. Adding the same key again has no effect.")
+@click.option("--key", default="", help="Your own name for the trial. Adding the same key again has no effect.")
 @wait_option
 @force_option
 @_broker
@@ -495,9 +505,9 @@ def _add(
     notes: str,
     key: str,
 ) -> None:
-    """Try a config next. Missing values are sampled.
+    """Run a trial with your own config next. Missing values are sampled.
 
-    Prints the new trial's id, or that it is queued for the next free slot. Values are JSON or text:
+    The new trial's id is printed, or why it waits for a free slot. Values are JSON or text:
     lr=0.1,optimizer=adam,layers.width=64.
     """
     place = find_place(name, broker)
@@ -523,14 +533,14 @@ def _add(
 
 
 def with_limits(outcome: Outcome, values: Mapping[str, object]) -> Outcome:
-    """Return a request's outcome, with these limits if they apply."""
+    """Return the outcome of ``set``. If it was carried out, its reason lists the new limits."""
     if not outcome.done:
         return outcome
     return outcome._replace(reason=", ".join(f"{key}={value}" for key, value in values.items() if value is not None))
 
 
 def _why_queued(place: Place, handle: ExperimentHandle, state: ExperimentState) -> str:
-    """Return why no slot takes another trial now, or an empty string."""
+    """Return why no slot takes another trial now. It is empty if a slot is free."""
     from mqtune.cli.why import Inquiry  # noqa: PLC0415 - few need it
 
     with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
@@ -540,7 +550,7 @@ def _why_queued(place: Place, handle: ExperimentHandle, state: ExperimentState) 
 
 
 class _Limit(NamedTuple):
-    """A limit's valid values, and an error message."""
+    """Which values a limit accepts, and the text of the error for others."""
 
     accepts: Callable[[object], bool]
     must: str
@@ -568,8 +578,8 @@ _LIMITS: Final = {
 def _set(name: str, limits: tuple[str, ...], broker: str | None, wait_s: float, *, force: bool, as_json: bool) -> None:
     """Change an experiment's limits: max_trials=200 max_concurrent=16 share=2.
 
-    priority is high, normal or low. share is a number, relative to other experiments of that priority. preemptible is
-    true or false. journal_mb limits the size of its journal.
+    priority is high, normal or low. share is a number: with share=2 an experiment gets twice the slots of one with
+    share=1 and the same priority. preemptible is true or false. journal_mb limits the size of the journal.
     """
     values = config_of(limits)
     for key, value in values.items():

@@ -1,4 +1,4 @@
-"""``mqtune submit``: runs a driving script on a worker."""
+"""``mqtune submit``: runs a tuning script on a worker."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _SHOWN: Final = 4
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT…]")
 @click.option(
     "--name",
-    help="Name of the submission, and of its experiment unless the script sets another; by default the script's and a "
-    "number.",
+    help="Name of the submission, and of its experiment unless the script sets another; by default the script's name "
+    "and a number.",
 )
 @click.option(
     "--bundle",
@@ -46,15 +46,15 @@ _SHOWN: Final = 4
     type=click.Path(path_type=Path),
     default=".",
     show_default=True,
-    help="Folder of your project, to send along. The script is in it and runs in it.",
+    help="Folder of your project. It is sent along, contains the script, and is the script's current folder.",
 )
 @click.option(
     "-f",
     "--follow",
     is_flag=True,
-    help="Print its output until it has ended, and exit with its code. Ctrl-C only stops printing.",
+    help="Print the script's output until it has ended, and exit with its code. Ctrl-C only stops printing.",
 )
-@click.option("--local", is_flag=True, help="Run it on this machine instead, like `python SCRIPT`.")
+@click.option("--local", is_flag=True, help="Run the script on this machine instead, like `python SCRIPT`.")
 @broker_option("The Redis server that the workers use; it takes a driver's account.")
 @json_option
 def command(
@@ -70,13 +70,14 @@ def command(
 ) -> None:
     """Run SCRIPT on a worker with driver slots (`mqtune worker --drivers N`).
 
-    You can then turn this machine off. If the worker's machine dies, another worker runs the script again, which
-    resumes. The code is signed with $MQTUNE_CODE_KEY. The script's own arguments come last:
+    You can then turn this machine off. If the worker's machine dies, another worker runs the script again, and the
+    experiment continues. The code is signed with $MQTUNE_CODE_KEY. The script's own arguments come last:
     `mqtune submit tune.py --name sweep -- --epochs 5`.
     """
     if name is not None and not is_name(name):
         raise ConfigurationError(
-            f"--name {name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
+            f"--name {name!r} can't be an experiment's name; use up to 100 letters, digits, dots, dashes and "
+            "underscores"
         )
     if not script.is_file():
         raise ConfigurationError(f"script {script} does not exist; give its path")
@@ -91,26 +92,26 @@ def command(
     if as_json:
         print_json({"name": name, "script": submission.script, "bundle": submission.bundle})
     else:
-        say(f"{name} is submitted: a worker with a driver slot runs it, and you can turn this machine off")
+        say(f"{name} is submitted: a worker with a driver slot will run it, and you can turn this machine off")
         say(f"its output: mqtune logs {name} {DRIVER} -f; its trials: mqtune show {name} --follow")
     if follow:
         _follow(name, broker)
 
 
 def _run_here(name: str | None, script: Path, arguments: tuple[str, ...], broker: str | None) -> NoReturn:
-    """Become the script; without a name it runs as by plain Python."""
+    """Replace this process by the script. A name is passed to it as to a submitted script."""
     given = {"MQTUNE_BROKER": broker} if broker else {}
     named = SubmittedRun(name, is_first=True, owner=NOBODY).variables() if name else {}
     sys.stdout.flush()
     command = [sys.executable, str(script), *arguments]
-    os.execve(sys.executable, command, {**os.environ, **given, **named})  # noqa: S606 - by no shell
+    os.execve(sys.executable, command, {**os.environ, **given, **named})  # noqa: S606 - no shell is used
 
 
 def _submit(name: str | None, script: Path, arguments: tuple[str, ...], folder: Path, broker: str) -> Submission:
-    from mqtune.driver.default_names import as_stem, release_folder, take_name  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.clock import ServerClock  # noqa: PLC0415
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    from mqtune.driver.setup.default_names import as_stem, release_folder, take_name  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.server.clock import ServerClock  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
     from mqtune.services.code.project import packed  # noqa: PLC0415
     from mqtune.services.ownership.audit import note  # noqa: PLC0415
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
@@ -131,7 +132,7 @@ def _submit(name: str | None, script: Path, arguments: tuple[str, ...], folder: 
     with contextlib.closing(connect(broker, role="driver")) as client:
         if name is None:
             name = take_name(as_stem(script.stem), client)
-            # The folder is needed where the script runs.
+            # The experiment's folder is needed only on the machine that runs the script.
             release_folder(mqtune_home() / name)
         refuse_without_slots(name, Fleet(client, patience_s=CONNECT_TIMEOUT_S).workers())
         owner, at = this_owner(account_of(client)), ServerClock(client).time()
@@ -142,7 +143,7 @@ def _submit(name: str | None, script: Path, arguments: tuple[str, ...], folder: 
 
 
 def refuse_without_slots(name: str, workers: Collection[WorkerInfo]) -> None:
-    """Refuse a submission that no worker would take.
+    """Check that a connected worker may run this submission.
 
     Raises:
         InsufficientResources: no connected worker has driver slots for this name.
@@ -152,11 +153,11 @@ def refuse_without_slots(name: str, workers: Collection[WorkerInfo]) -> None:
 
 
 def why_no_driver_slot(name: str, workers: Collection[WorkerInfo]) -> str:
-    """Return why no worker takes a submission of this name, or an empty string."""
+    """Return why no worker may run a submission of this name. It is empty if one may."""
     offering = [info for info in workers if info.drivers and meets(info.version)]
     if any(serves(info.experiments, name) for info in offering):
         return ""
-    only = f", but to {' and '.join(sorted({info.experiments for info in offering}))}" if offering else ""
+    only = f", only to {' and '.join(sorted({info.experiments for info in offering}))}" if offering else ""
     refused = [
         (info.name, impairment.reason)
         for info in workers
@@ -185,13 +186,13 @@ def _follow(name: str, broker: str) -> None:
 
 
 def submission_of(place: Place) -> SubmissionState | None:
-    """Return an experiment's submission; None if missing or inaccessible."""
+    """Return the state of an experiment's submission. None if it is missing or may not be read."""
     return None if place.own_folder is not None or not place.broker else state_on(place.name, place.broker)
 
 
 def state_on(name: str, url: str) -> SubmissionState | None:
-    """Return a submission's state on a server; None if missing or inaccessible."""
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    """Return a submission's state on a server. None if it does not exist, or may not be read."""
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
     with contextlib.suppress(AccessDenied), contextlib.closing(connect(url, role="reader")) as client:

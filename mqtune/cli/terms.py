@@ -1,4 +1,4 @@
-"""The notation of configs, trials and times in commands."""
+"""The notation of configs, columns of trials, and times in commands."""
 
 from __future__ import annotations
 
@@ -17,24 +17,22 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten, names_in_words, put
 from mqtune.core.trial import Config, Trial, TrialStatus, is_number
 
-#: Python's spellings, which are not JSON.
+#: Values in Python's spelling, which is not JSON.
 _PYTHON: Final[dict[str, object]] = {"True": True, "False": False, "None": None}
-#: The best trial, and the column of each trial's best value.
+#: The name of the best trial, and of the column with each trial's best value.
 BEST: Final = "best"
 STATUSES: Final = click.Choice([status.value for status in TrialStatus])
-#: The column of a trial's id, which sorts by creation.
+#: The column with a trial's id. Trials are sorted by it in the order in which they were created.
 BEGUN: Final = "trial"
-#: Brackets that protect commas.
+#: Brackets by their opening ones. Commas within them don't separate parts.
 _CLOSED_BY: Final = {"[": "]", "{": "}", "(": ")"}
-
-
 _HOUR_S: Final = 3_600.0
 _UNITS_S: Final = {"h": _HOUR_S, "d": 24 * _HOUR_S, "w": 7 * 24 * _HOUR_S}
 _AGO: Final = re.compile(r"(\d{1,6})([hdw])")
 
 
 def past_time(text: str) -> float:
-    """Return a past time in seconds since the epoch, from a text such as ``30d`` or a date.
+    """Return the time of a text such as ``30d`` (ago) or a date, in seconds since the epoch.
 
     Raises:
         click.BadParameter: the text is invalid.
@@ -48,7 +46,7 @@ def past_time(text: str) -> float:
 
 
 def value_of(text: str) -> object:
-    """Return a text's JSON value, or the text itself."""
+    """Return the value that a text has as JSON, or else the text itself."""
     if text in _PYTHON:
         return _PYTHON[text]
     try:
@@ -116,11 +114,11 @@ def _parts(text: str) -> list[str]:
 
 
 class _Absent:
-    """Marks a missing value, as None is a value."""
+    """Stands for a missing value, as None is a valid value."""
 
 
 ABSENT: Final = _Absent()
-#: A trial's own columns, with precedence over parameters and metrics.
+#: A trial's own columns. They have precedence over parameters and metrics of the same name.
 _OWN: Final[dict[str, Callable[[Trial], object]]] = {
     BEGUN: lambda trial: trial.id,
     "status": lambda trial: trial.status.value,
@@ -140,7 +138,10 @@ _GROUPS: Final[dict[str, Callable[[Trial], Mapping[str, object]]]] = {
 
 
 def value_in(trial: Trial, name: str) -> object:
-    """Return a trial's named value: its own column, or from its config or metrics."""
+    """Return the value of a trial's column, parameter or metric, or ``ABSENT``.
+
+    Names such as ``config.lr``, ``metrics.loss`` and ``last.loss`` say where the value is from.
+    """
     group, _, rest = name.partition(".")
     if rest and group in _GROUPS and (own := _entry(_GROUPS[group](trial), rest)) is not ABSENT:
         return own
@@ -165,35 +166,38 @@ def _names_in(trials: Iterable[Trial]) -> dict[str, None]:
 
 
 def check_known(name: str, trials: Sequence[Trial], values: Sequence[object]) -> None:
-    """Check that some trial has a value for a name.
+    """Check that any of the trials has a value for a name. *values* has all such values.
 
     Raises:
-        ConfigurationError: there are trials but no values.
+        ConfigurationError: there are trials, but no values.
     """
     if trials and not values:
-        raise ConfigurationError(f"no trial has {name!r}; there are {names_in_words(_names_in(trials))}")
+        raise ConfigurationError(f"no trial has {name!r}; trials have {names_in_words(_names_in(trials))}")
 
 
 def in_order(experiment: Experiment, trials: Iterable[Trial], name: str, *, reverse: bool = False) -> list[Trial]:
-    """Return trials sorted by a column.
+    """Return trials sorted by a column, a parameter or a metric.
 
-    Maximized metrics are in descending order. Trials without a value come last.
+    Metrics that are maximized are sorted in descending order. Trials without a value come last, even with *reverse*.
+
+    Raises:
+        ConfigurationError: no trial has a value of this name.
     """
     if name == BEGUN:
-        begun = {id_: place for place, id_ in enumerate(experiment.trials)}
-        return sorted(trials, key=lambda trial: begun[trial.id], reverse=reverse)
-    every = list(trials)
-    values = [(value_in(trial, name), trial) for trial in every]
-    check_known(name, every, [value for value, _ in values if value is not ABSENT])
+        ranks = {id_: rank for rank, id_ in enumerate(experiment.trials)}
+        return sorted(trials, key=lambda trial: ranks[trial.id], reverse=reverse)
+    all_trials = list(trials)
+    values = [(value_in(trial, name), trial) for trial in all_trials]
+    check_known(name, all_trials, [value for value, _ in values if value is not ABSENT])
     objective = experiment.objective
     metric = name.removeprefix("metrics.").removeprefix("last.")
     is_max = name == BEST and experiment.mode == "max"
     if metric in objective.metrics:
         is_max = objective.modes[objective.metrics.index(metric)] == "max"
-    with_it = [(value, trial) for value, trial in values if value is not ABSENT and not _is_nan(value)]
-    ordered = sorted(with_it, key=lambda pair: _sort_key(pair[0]), reverse=is_max != reverse)
+    valued = [(value, trial) for value, trial in values if value is not ABSENT and not _is_nan(value)]
+    ordered = sorted(valued, key=lambda pair: _sort_key(pair[0]), reverse=is_max != reverse)
     by_id = {trial.id: trial for _, trial in ordered}
-    return [*by_id.values(), *(trial for trial in every if trial.id not in by_id)]
+    return [*by_id.values(), *(trial for trial in all_trials if trial.id not in by_id)]
 
 
 def _is_nan(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""``mqtune usage``: sums up the use of machines from journals."""
+"""``mqtune usage``: sums up how trials used machines, from journals."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mqtune.cli.terms import past_time
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.text import printable
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, is_written
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile, is_written
 from mqtune.results.experiments import created_event, first_events, saved_experiments
 from mqtune.services.usage.totals import JournalUse, Used
 
 _HOUR_S: Final = 3_600.0
 _J_PER_KWH: Final = 3.6e6
-#: Heads by grouping.
+#: The first heads of the table for each value of --by.
 _HEADS: Final = {
     "owner": ("owner", "experiments"),
     "team": ("account", "experiments"),
@@ -42,22 +42,24 @@ class _Share(NamedTuple):
 
 
 @click.command("usage")
-@click.option("--by", type=click.Choice([*_HEADS]), default="owner", show_default=True, help="Group by this.")
+@click.option(
+    "--by", type=click.Choice([*_HEADS]), default="owner", show_default=True, help="Print a row for each of these."
+)
 @click.option(
     "--since",
     callback=lambda _, __, given: past_time(given),
     metavar="TIME",
     default="30d",
     show_default=True,
-    help="Count from this time on: 30d, 12h, 4w, or a date.",
+    help="Count from this time on: 30d (ago), 12h, 4w, or a date.",
 )
-@broker_option("A Redis server whose experiments to count too.")
+@broker_option("A Redis server; its experiments are counted, too.")
 @json_option
 def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None:
-    """Report what trials have used: GPU-hours, slot-hours, and energy where measured.
+    """Report the GPU-hours and slot-hours of trials, and their energy where it was measured.
 
-    Experiments on a broker and on this machine are counted once each, including archives. Deleted, simulated and
-    imported experiments are not counted. A team is the server account that created an experiment.
+    Each experiment on a broker or on this machine is counted once, also archived ones. Deleted, simulated and imported
+    experiments are not counted. A team is the server's account that created an experiment.
     """
     until = time.time()
     shares, problems = [], []
@@ -67,7 +69,7 @@ def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None
         except (BrokerUnavailable, AccessDenied):
             raise
         except (MqtuneError, OSError) as error:
-            # It may be of another program or version. Others are still counted.
+            # Another program or version may have written it. Other experiments are still counted.
             problems.append(f"{place['name']} is not counted: {error}")
             continue
         if share is not None:
@@ -87,21 +89,21 @@ def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None
     rows = [[*_heading(group, by), *_cells(used)] for group, used in groups]
     rows.append(["all", "" if by == "experiment" else str(len(shares)), *_cells(total)])
     heads = [*_HEADS[by], *_SUMS]
-    # Omitted if empty.
+    # The column of waited hours is omitted if it is empty.
     columns = len(heads) if total.waited_slot_s else len(heads) - 1
     print_table(heads[:columns], [row[:columns] for row in rows])
     if 0 < total.measured_gpu_s < total.gpu_s:
-        say(f"energy is known of {100 * total.measured_gpu_s / total.gpu_s:.0f} % of the GPU-hours")
+        say(f"energy was measured for {100 * total.measured_gpu_s / total.gpu_s:.0f} % of the GPU-hours")
     if total.waited_slot_s:
         say(
-            f"waited: slot-hours in which data of trials waited for Redis; {total.waited_gpu_s / _HOUR_S:.1f} of the "
-            f"GPU-hours were so"
+            "waited: slot-hours in which trials' data waited for Redis, among them "
+            f"{total.waited_gpu_s / _HOUR_S:.1f} GPU-hours"
         )
     say(f"since {when}")
 
 
 def _places(broker: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the experiments here and on a broker, each once."""
+    """Yield the experiments on this machine and on a broker as plain values, each once."""
     here = [] if broker is not None and is_asked_for() else list(map(_described_here, saved_experiments()))
     remote = _described_on(broker) if broker else []
     alone, shared = listed_once(here, remote)
@@ -136,15 +138,19 @@ def _described_on(url: str) -> list[dict[str, Any]]:
 
 
 def _share_of(place: dict[str, Any], broker: str | None, since: float, until: float) -> _Share | None:
-    """Return an experiment's use, or None."""
+    """Return an experiment's use in a span of time, or None if it used nothing.
+
+    Raises:
+        MqtuneError: the experiment can't be read.
+    """
     if "error" in place:
         raise MqtuneError(place["error"])
     if "last" in place:
         if place["last"] < since and not place["driven"]:
             return None
-        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-        from mqtune.journal.reading import entries_after  # noqa: PLC0415 - as above
+        from mqtune.journal.files.reading import entries_after  # noqa: PLC0415 - as above
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415 - as above
+        from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
         with contextlib.closing(connect(broker or "", role="reader")) as client:
             journal = RedisJournal(client, place["name"], patience_s=CONNECT_TIMEOUT_S)
@@ -159,7 +165,7 @@ def _share_of(place: dict[str, Any], broker: str | None, since: float, until: fl
 
 
 def _grouped(shares: list[_Share], by: str) -> list[tuple[list[_Share], Used]]:
-    """Return each group's experiments and use, largest first."""
+    """Return each group's experiments with their summed use, the largest first."""
     groups: dict[object, list[_Share]] = {}
     for number, share in enumerate(shares):
         person = share.owner.user, share.owner.account
@@ -180,7 +186,7 @@ def _heading(group: list[_Share], by: str) -> list[str]:
 
 
 def _person(owner: Owner) -> str:
-    """Return an owner without the machine."""
+    """Return an owner in words, without the machine."""
     return "not known" if owner == NOBODY else str(owner._replace(host=""))
 
 

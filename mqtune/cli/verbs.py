@@ -1,4 +1,4 @@
-"""The verbs of the command by purpose, and groups that import a verb only when needed."""
+"""The verbs of ``mqtune`` by purpose, and a group that imports a verb only when needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-#: The verbs by purpose, with short help. A verb of two words belongs to the group of its first word.
+#: The verbs by purpose, with short help texts. The second word of a verb is a verb of the first one's group.
 SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Start": {
         "demo": "Tune a small network on handwritten digits.",
@@ -21,7 +21,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "why": "Explain why a trial is waiting, or why nothing is running.",
         "plot": "Plot an experiment.",
         "logs": "Print the output of a trial.",
-        "events": "List who requested what, and when.",
+        "events": "List people's requests and changes.",
         "usage": "Report GPU-hours, slot-hours and energy.",
         "replay": "Try other schedulers on recorded learning curves.",
         "ui": "Show experiments live in a browser.",
@@ -33,20 +33,20 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "pause": "Pause trials.",
         "resume": "Resume paused trials, or restart trials.",
         "save": "Save checkpoints of running trials.",
-        "add": "Try a config next.",
+        "add": "Run a trial with your own config.",
         "ask": "Get a config to evaluate yourself.",
-        "tell": "Report the result of a trial you evaluated.",
+        "tell": "Report the result of a trial that you evaluated.",
         "set": "Change an experiment's limits.",
         "label": "Add or remove tags and notes.",
     },
     "Continue": {
-        "drive": "Take over an experiment and continue it.",
+        "drive": "Continue an experiment without its script.",
         "submit": "Run a tuning script on a worker.",
     },
     "Data": {
         "export": "Write an experiment to a file or another tool.",
         "import": "Import another tool's experiment.",
-        "code": "List or save the code that trials ran.",
+        "code": "List or save the code that the driver sent.",
         "archive": "Move an experiment from its broker to this machine.",
         "delete": "Delete an experiment.",
         "gc": "Delete orphaned data, and optionally old experiments.",
@@ -61,16 +61,16 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "fleet exporter": "Serve the fleet's metrics to Prometheus.",
     },
 }
-#: Verbs of other tools whose most similar verb means something else.
+#: Hints for verbs of other tools for which the most similar verb here would be wrong.
 _MEANT: Final = dict.fromkeys(("top", "watch"), "'fleet' or 'show --follow'")
 
 
 class Verbs(click.Group):
-    """A group that imports a verb's module only when needed, as some imports are slow.
+    """A command group that imports a verb's module only when needed, as some imports are slow.
 
     Args:
-        find: imports a verb.
-        sections: the verbs for the help, by section, with short help.
+        find: imports a verb's command, given its name.
+        sections: the verbs and their short help texts, by section of the help.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def _likely(self, typed: str) -> str:
-        """Return the verbs that an unknown verb may mean, or an empty string."""
+        """Return the verbs that an unknown verb may mean, in words. It is empty if none is similar."""
         nested = [verb for verbs in self._sections.values() for verb in verbs if verb.endswith(f" {typed}")]
         return _MEANT.get(typed, "") or " or ".join(map(repr, nested or get_close_matches(typed, self._names)))
 

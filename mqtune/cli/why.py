@@ -1,4 +1,4 @@
-"""``mqtune why``: why a trial is waiting, or why nothing is starting."""
+"""``mqtune why``: explains why a trial is waiting, or why nothing is starting."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from mqtune.core.text import counted
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import __version__, meets
-from mqtune.journal.room import FULL, JOURNAL_FULL, Room
+from mqtune.journal.server.room import FULL, JOURNAL_FULL, Room
 from mqtune.results.experiments import duration, script_in_words
 from mqtune.services.gangs.seating import Seating
 from mqtune.services.gangs.waiting import HeldSeats
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
     from mqtune.services.shares.quotas import Quota
     from mqtune.services.submissions.board import SubmissionState
 
-#: Causes that no free slot would remove.
+#: Causes that a free slot would not remove.
 _NO_WORKER: Final = frozenset({"no worker", "no match"})
-#: A part of the driver's reason to wait at the experiment's limit.
+#: A part of the driver's text if it waits because of max_concurrent.
 _LIMIT: Final = "max_concurrent="
-#: The most attempts, workers and reasons that are named.
+#: The most attempts, workers or reasons that are named.
 _SHOWN: Final = 4
-#: Causes that more memory would not remove.
+#: Causes that more memory for Redis would not remove.
 _UNLIKE_FULL: Final = frozenset(
     {"no driver", "script", "worker gone", "paused", "paused by hand", "ending", "redis takes no writes"}
 )
-_WHO: Final = {
+_AUTHORS: Final = {
     "scheduler": " by the scheduler",
     "stop rule": " by the stop rule",
     "driver": " by the driver",
@@ -79,7 +79,7 @@ _WHO: Final = {
 def command(name: str, trial: str | None, broker: str | None, *, as_json: bool) -> None:
     """Explain why a trial is waiting, or why nothing new is starting.
 
-    It lists each cause, with what you can do about it. What the driver waits for is some seconds old.
+    Each cause is printed with a way out, if you can do anything. The driver's own reason is some seconds old.
     """
     place = find_place(name, broker)
     chosen, reason = None, why_not_begun(place)
@@ -100,7 +100,10 @@ def command(name: str, trial: str | None, broker: str | None, *, as_json: bool) 
 
 
 def why_not_begun(place: Place) -> Reason | None:
-    """Return why a submitted script's experiment has not begun, or None."""
+    """Return why the experiment of a submitted script has not begun.
+
+    Return None if it has begun, or no script was submitted.
+    """
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
     if place.folder is not None or (state := submission_of(place)) is None:
@@ -110,12 +113,12 @@ def why_not_begun(place: Place) -> Reason | None:
             return None
     text = f"{place.name} has not begun: {script_in_words(state)}"
     if not state.has_ended and not state.is_kept:
-        return _of_waiting(place, state, text)
+        return _why_script_waits(place, state, text)
     return Reason.of("script", text, name=place.name)
 
 
-def _of_waiting(place: Place, state: SubmissionState, text: str) -> Reason:
-    """Return why a submitted script waits."""
+def _why_script_waits(place: Place, state: SubmissionState, text: str) -> Reason:
+    """Return why no worker runs a submitted script. *text* begins the sentence."""
     name = place.name
     with open_fleet(place.broker or "") as fleet:
         workers = fleet.workers()
@@ -125,24 +128,24 @@ def _of_waiting(place: Place, state: SubmissionState, text: str) -> Reason:
     offering = [info for info in workers if info.drivers and serves(info.experiments, name)]
     able = [info for info in offering if info.name not in state.refused_by]
     if not able:
-        return Reason.of("refused", f"{text}; no other worker offers driver slots to it", since, name=name)
+        return Reason.of("refused", f"{text}; no other worker offers it driver slots", since, name=name)
     if all(info.driving >= info.drivers for info in able):
         slots = sum(info.drivers for info in able)
         return Reason.of("busy", f"{text}; {_all_busy(slots, 'driver slot')}", since, name=name)
-    if_it_may = " if it may run it" if state.refused_by else ""
-    takes = f"a driver slot is free, and its worker takes it within {Timing().lock_s:.0f} s{if_it_may}"
-    return Reason.of("starting", f"{text}; {takes}", since, name=name)
+    if_allowed = " if it may run the script" if state.refused_by else ""
+    start = f"a driver slot is free, and its worker takes the script within {Timing().lock_s:.0f} s{if_allowed}"
+    return Reason.of("starting", f"{text}; {start}", since, name=name)
 
 
 def _all_busy(slots: int, kind: str) -> str:
-    """Return that all slots are busy, as a sentence."""
+    """Return a sentence that says that all matching slots are busy."""
     if slots == 1:
         return f"the only matching {kind} is busy"
-    return f"{'both' if slots == 2 else f'all {slots}'} matching {kind}s are busy"  # noqa: PLR2004 - the word for it
+    return f"{'both' if slots == 2 else f'all {slots}'} matching {kind}s are busy"  # noqa: PLR2004 - "both" means two
 
 
 class ServerView:
-    """A server's answers about one experiment and its fleet, mostly cached.
+    """A server's answers about one experiment and its fleet. Most are asked for once and cached.
 
     Args:
         url: the server's URL.
@@ -154,7 +157,7 @@ class ServerView:
         self._name = name
 
     def state(self) -> ExperimentState | None:
-        """Return the state of the experiment's driver; None if the experiment is unknown.
+        """Return the experiment's state and its driver's. None if the experiment is unknown.
 
         Raises:
             BrokerUnavailable: the server does not answer.
@@ -166,9 +169,9 @@ class ServerView:
 
     @cached_property
     def info(self) -> Mapping[str, object]:
-        """The server's own figures; empty if the account may not ask."""
-        from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
-        from mqtune.journal.retry import retrying  # noqa: PLC0415
+        """The server's answer to INFO. It is empty if the account may not ask."""
+        from mqtune.journal.server.connection import connect  # noqa: PLC0415 - as above
+        from mqtune.journal.server.retry import retrying  # noqa: PLC0415
 
         with contextlib.suppress(MqtuneError), contextlib.closing(connect(self._url, role="reader")) as client:
             info: Mapping[str, object] = retrying(client.info, patience_s=0)
@@ -182,8 +185,8 @@ class ServerView:
 
     @cached_property
     def quotas(self) -> list[Quota] | None:
-        """The quotas; None if the account may not read them."""
-        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+        """The quotas, or None if the account may not read them."""
+        from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
         from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
         with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
@@ -191,9 +194,9 @@ class ServerView:
         return None
 
     def unclaimed(self) -> list[Unclaimed]:
-        """Return attempts and seats that no worker has started; empty if inaccessible."""
-        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+        """Return the attempts and seats that no worker has started. Empty if they may not be read."""
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415
+        from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
         with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
             return RedisJournal(client, self._name, patience_s=CONNECT_TIMEOUT_S).unclaimed()
@@ -203,15 +206,15 @@ class ServerView:
 class Inquiry:
     """Finds out why a trial waits, or why an experiment starts nothing.
 
-    It copies the experiment's state on creation, so that may change while ``reason`` asks the server.
+    The needed parts of *experiment* are copied on creation, so another thread may change it afterwards.
 
     Args:
-        place: the experiment's place.
-        experiment: its current state.
+        place: the experiment's folder and broker.
+        experiment: the experiment's current state.
         definition: its definition.
-        trial: the trial in question.
-        runs: returns the running attempts on a broker.
-        view: creates the server's view.
+        trial: the trial, or None to ask about the experiment.
+        runs: returns the running attempts on a broker, given its URL.
+        view: makes a ``ServerView`` of a URL and the experiment's name.
     """
 
     def __init__(
@@ -231,24 +234,24 @@ class Inquiry:
         self._trial = deepcopy(trial)
         queued = [other for other in experiment.trials.values() if other.status is TrialStatus.QUEUED]
         self._first_queued = deepcopy(next(iter(queued), None))
-        self._asked = self._all_asked(queued)
+        self._needs = self._needs_of(queued)
         self._runs = runs
         self._make_view = view
         self._state: ExperimentState | None = None
         self._url: str | None = None
-        #: None without a running server.
+        #: None if the experiment's server does not run.
         self._view: ServerView | None = None
 
-    def _all_asked(self, trials: Iterable[Trial]) -> list[Resources]:
-        """Return the distinct resources of trials, or the experiment's."""
+    def _needs_of(self, trials: Iterable[Trial]) -> list[Resources]:
+        """Return the resources that these trials need, each different set once."""
         described = self._definition.get("resources", {})
         if BY_CONFIG not in described:
             return [Resources.decode(described)]
-        asked = (trial.attempt.resources for trial in trials if trial.attempts)
-        return list(dict.fromkeys(resources for resources in asked if resources is not None))
+        needs = (trial.attempt.resources for trial in trials if trial.attempts)
+        return list(dict.fromkeys(resources for resources in needs if resources is not None))
 
     def reason(self) -> Reason:
-        """Return the most important of the reasons; see there."""
+        """Return the most important one of ``reasons()``."""
         return self.reasons()[0]
 
     def reasons(self) -> list[Reason]:
@@ -257,8 +260,8 @@ class Inquiry:
         There is at least one reason. The most important reason comes first.
 
         Raises:
-            ConfigurationError: the experiment's broker is needed but unknown.
-            BrokerUnavailable: it does not answer.
+            ConfigurationError: the experiment's broker is needed but not known.
+            BrokerUnavailable: the broker does not answer.
         """
         trial = self._trial
         if trial is not None and trial.status.is_terminal:
@@ -270,14 +273,14 @@ class Inquiry:
         self._connect()
         self._state = self._ask_state()
         if trial is None and self._state is not None and self._state.outcome:
-            # The copy on this machine lags briefly.
+            # The copy on this machine may not yet have the end.
             return [self._ended(self._state.outcome)]
         return self._with_memory(self._of_experiment() if trial is None else self._of_trial(trial))
 
     def no_slot(self) -> list[Reason]:
-        """Return why no slot takes another trial now; empty if one is free."""
+        """Return why no slot takes another trial now. It is empty if a slot is free."""
         self._connect()
-        return self._no_slot(self._asked)
+        return self._no_slot(self._needs)
 
     def _reason(self, cause: str, text: str, since: float | None = None, *, trial: str = "", more: str = "") -> Reason:
         return Reason.of(cause, text, since, name=self._place.name, trial=trial, more=more)
@@ -291,22 +294,22 @@ class Inquiry:
             return self._view.state()
         if self._place.folder is not None and not (self._place.folder / SERVER_FOLDER).is_dir():
             raise ConfigurationError(
-                f"only the broker of experiment {self._place.name!r} knows whether it has a driver: give --broker URL or "
-                "$MQTUNE_BROKER"
+                f"only the broker of experiment {self._place.name!r} knows whether it has a driver: give --broker URL "
+                "or $MQTUNE_BROKER"
             )
         return None
 
     def _with_memory(self, reasons: list[Reason]) -> list[Reason]:
-        """Add a shortage of the server's memory to reasons, first if it explains them."""
+        """Add a shortage of the server's memory to reasons. If it may explain them, it comes first."""
         room = Room.of(self._server)
         if not room.shortage:
             return reasons
         if not room.is_full:
             return [*reasons, self._reason("redis nearly full", room.shortage)]
-        # A living driver reports it too.
-        told = [reason for reason in reasons if FULL in reason.text]
-        shortage = self._reason("redis full", told[0].text if told else room.shortage)
-        others = [reason for reason in reasons if reason not in told]
+        # A living driver may have reported the shortage, too. It is listed once.
+        reported = [reason for reason in reasons if FULL in reason.text]
+        shortage = self._reason("redis full", reported[0].text if reported else room.shortage)
+        others = [reason for reason in reasons if reason not in reported]
         return [*others, shortage] if reasons[0].cause in _UNLIKE_FULL else [shortage, *others]
 
     @property
@@ -322,7 +325,7 @@ class Inquiry:
             return reasons
         running, waits = self._on_workers, self._waits
         state = _running(running) if running else "nothing is running"
-        no_other = f"{state}; no other starts" if running else state
+        no_other = f"{state}; no other trial starts" if running else state
         if waits.startswith(JOURNAL_FULL):
             return [self._journal_full(state)]
         for name, cause in CAUSES.items():
@@ -330,47 +333,50 @@ class Inquiry:
                 return [self._of_driver(name, f"{no_other}: {waits}")]
         if not running and self._first_queued is not None:
             return self._of_trial(self._first_queued)
-        if (not running or self._counts[TrialStatus.QUEUED]) and (reasons := self._no_slot(self._asked)):
+        if (not running or self._counts[TrialStatus.QUEUED]) and (reasons := self._no_slot(self._needs)):
             return _joined(f"{state}: " if not running else f"{state}; ", reasons)
         if _LIMIT in waits:
             return [self._reason("limit", f"{no_other}: {waits}")]
         if not running:
-            return [self._reason("driver", f"{state}: {waits or 'the driver is about to start something'}")]
+            return [self._reason("driver", f"{state}: {waits or 'the driver is about to start a trial'}")]
         return [self._reason("running", f"{no_other}: {waits}" if waits else state)]
 
     @property
     def _waits(self) -> str:
-        """Why the driver starts nothing, as it said some seconds ago."""
+        """The driver's own reason for starting nothing, some seconds old. It may be empty."""
         return self._state.waits if self._state is not None else ""
 
     def _journal_full(self, text: str, since: float | None = None) -> Reason:
         return self._reason("journal full", f"{text}; {self._waits}", since)
 
     def _of_driver(self, cause: str, text: str) -> Reason:
-        """Return the driver's reason, with its way out and the users of its quota."""
+        """Return the driver's own reason, with a way out and the experiments that use up the quota."""
         asks_for_more = "{MORE}" in CAUSES[cause].way_out
         more = way_to_more(self._place.name, self._demands(), self._workers) if asks_for_more else ""
         return self._reason(cause, f"{text}{self._users_of_quota()}", more=more)
 
     def _users_of_quota(self) -> str:
-        """Return the experiments with slots of the driver's used quota, as the rest of a sentence."""
+        """Return which experiments have the slots of a used up quota, as the rest of a sentence.
+
+        It is empty if the driver does not wait for a quota.
+        """
         pattern = quota_in(self._waits)
         if not pattern:
             return ""
         names = experiments_of(self._url) if self._url is not None else ()
         users = users_of_quota(pattern, self._demands(), names)
-        return f"; {users} have its slots" if users else ""
+        return f"; the quota's slots are used by {users}" if users else ""
 
     def _demands(self) -> Table | None:
         return None if self._url is None else demands_on(self._url)
 
     def _no_driver(self) -> list[Reason]:
-        """Return why no driver is running; empty if one is."""
+        """Return why no driver is running. It is empty if one is."""
         state, name = self._state, self._place.name
         if state is not None and state.is_driven:
             return []
         if state is not None and self._server.get("aof_last_write_status", "ok") != "ok":
-            # Only a write could tell.
+            # A driver's lock has expired, as it can't be renewed by a write.
             text = f"Redis can't write its file and refuses writes, so it is unknown whether {name} has a driver"
             return [self._reason("redis takes no writes", text)]
         if state is None:
@@ -378,10 +384,10 @@ class Inquiry:
         if (submitted := submission_of(self._place)) is not None:
             text = f"{name} has no driver, so nothing new starts: {script_in_words(submitted)}"
             if not submitted.has_ended and not submitted.is_kept:
-                return [_of_waiting(self._place, submitted, text)]
+                return [_why_script_waits(self._place, submitted, text)]
             if not submitted.has_ended or submitted.how == "failed":
                 return [self._reason("script", text)]
-        rest = f"; {_running(running)} without one" if (running := self._on_workers) else ""
+        rest = f"; {_running(running)} without a driver" if (running := self._on_workers) else ""
         text = f"{name} has no driver, so nothing new starts: its last event was {duration(state.age_s)} ago{rest}"
         return [self._reason("no driver", text)]
 
@@ -401,7 +407,7 @@ class Inquiry:
         waits = self._waits
         if trial.retry_pause_s > time.time() - step.at:
             waits = trial.why_it_pauses
-        text = f"{_named(trial)} is to run again{_because(trial.reason)}"
+        text = f"{_named(trial)} will run again{_because(trial.reason)}"
         if no_driver:
             return [self._reason("retry", text, step.at), *no_driver]
         return [self._reason("retry", f"{text}; {waits or 'it waits for a free slot'}", step.at)]
@@ -411,12 +417,12 @@ class Inquiry:
         since = attempt.started_at or attempt.queued_at
         last = f"; its last report came {_ago(trial.last_timestamp)} ago" if trial.reports else ""
         if trial.outside:
-            text = f"{_named(trial)} has been evaluated outside for {_ago(since)}{last}"
+            text = f"{_named(trial)} has been evaluated outside mqtune for {_ago(since)}{last}"
             return [self._reason("outside", text, since, trial=trial.id)]
         text = f"{_named(trial)} has been running on {attempt.worker} for {_ago(since)}"
         if trial.decision is not None:
-            told = f"{text}; it was told to {trial.decision.action.value}{_because(trial.reason)}"
-            return [self._reason("ending", told, since)]
+            order = f"it was told to {trial.decision.action.value}{_because(trial.reason)}"
+            return [self._reason("ending", f"{text}; {order}", since)]
         worker = next((info for info in self._workers if info.name == attempt.worker), None)
         if worker is None:
             return self._without_worker(text, since)
@@ -438,53 +444,53 @@ class Inquiry:
         return [self._reason("worker gone", f"{text}, {again}", since)]
 
     def _staged(self, trial: Trial) -> list[Reason]:
-        """Return why no worker has started an attempt yet."""
+        """Return why no worker has started the trial's attempt yet."""
         since = trial.attempt.queued_at
         text = f"{_named(trial)} has been waiting for {_ago(since)}"
-        asked_by_it = self._all_asked([trial])
-        held = HeldSeats(trial.id, self._held(), asked_by_it)
+        needs = self._needs_of([trial])
+        held = HeldSeats(trial.id, self._claimed(), needs)
         if held.lacks_some:
-            return self._lacks_seats(f"{text}, {held.in_words}", since, asked_by_it, held)
+            return self._lacks_seats(f"{text}, {held.in_words}", since, needs, held)
         if held.holders:
-            return [self._about_to_start(text, since, held.holders, asked_by_it)]
-        if reasons := self._no_slot(asked_by_it):
+            return [self._about_to_start(text, since, held.holders, needs)]
+        if reasons := self._no_slot(needs):
             return _joined(f"{text}: ", reasons, since)
         free = self._reason("starting", f"{text}: a slot is free and about to take it", since)
         if self._quotas is None:
-            return [free, self._reason("account", "this account may not read the quotas, one of which may be used up")]
+            unknown = "this account may not read the quotas, and one of them may be used up"
+            return [free, self._reason("account", unknown)]
         return [free]
 
-    def _about_to_start(self, text: str, since: float, held: list[Unclaimed], asked: list[Resources]) -> Reason:
-        """Return why an attempt with all seats claimed does not run."""
-        importing = [attempt for attempt in held if attempt.importing_s is not None]
+    def _about_to_start(self, text: str, since: float, claimed: list[Unclaimed], needs: list[Resources]) -> Reason:
+        """Return why an attempt does not run yet although workers have claimed all its seats."""
+        importing = [attempt for attempt in claimed if attempt.importing_s is not None]
         if importing:
             slowest = max(importing, key=lambda attempt: attempt.importing_s or 0.0)
             progress = f"{slowest.worker} has claimed it and is importing your code ({slowest.importing_s:.0f} s)"
             return self._reason("starting", f"{text}: {progress}", since)
-        names = {attempt.worker for attempt in held}
+        names = {attempt.worker for attempt in claimed}
         holders = [info for info in self._workers if info.name in names]
-        for resources in asked:
+        for resources in needs:
             if short := self._short_of_memory(resources, holders):
-                return self._reason("busy", f"{text}: {held[0].worker} has claimed it, and {short}", since)
-        if held[1:]:
-            progress = f"workers have claimed all of its {len(held)} seats and are starting them"
+                return self._reason("busy", f"{text}: {claimed[0].worker} has claimed it, but {short}", since)
+        if claimed[1:]:
+            progress = f"workers have claimed all of its {len(claimed)} seats and are starting them"
             return self._reason("starting", f"{text}: {progress}", since)
         return self._reason("starting", f"{text}: a worker has claimed it and is starting it", since)
 
-    def _lacks_seats(self, text: str, since: float, asked: list[Resources], held: HeldSeats) -> list[Reason]:
-        """Return why workers hold some seats of an attempt and not all; *text* says which."""
-        reasons = self._no_slot(asked)
+    def _lacks_seats(self, text: str, since: float, needs: list[Resources], held: HeldSeats) -> list[Reason]:
+        """Return why workers have claimed only some seats of an attempt. *text* begins the sentence."""
+        reasons = self._no_slot(needs)
         if not reasons or reasons[0].cause not in _NO_WORKER:
-            # The held seats need no other slots.
+            # Only the missing seats still need slots.
             reasons = self._no_slot(held.missing, held.others(self._workers))
         if not reasons:
-            free = f"{text}; slots for the others are free and about to take them"
+            free = f"{text}; slots for the other seats are free and about to take them"
             return [self._reason("seats", free, since)]
         return _joined(f"{text}; ", reasons, since)
 
-    def _held(self) -> list[Unclaimed]:
+    def _claimed(self) -> list[Unclaimed]:
         """Return the attempts and seats that workers have claimed but not started."""
-        # Some accounts may not ask.
         return (
             [attempt for attempt in self._view.unclaimed() if attempt.worker]
             if self._view is not None and self._workers
@@ -495,15 +501,15 @@ class Inquiry:
     def _workers(self) -> list[WorkerInfo]:
         return [] if self._view is None else self._view.workers
 
-    def _no_slot(self, asked: list[Resources], workers: list[WorkerInfo] | None = None) -> list[Reason]:
-        """Return why no slot takes a trial; empty if one is free.
+    def _no_slot(self, needs: list[Resources], workers: list[WorkerInfo] | None = None) -> list[Reason]:
+        """Return why no slot takes a trial with these resources. It is empty if a slot is free.
 
-        With different resources, a trial without any matching slot comes first.
+        If *needs* has several sets of resources, one for which no worker has a matching slot is explained first.
         """
         if self._url is None:
             return [self._reason("no driver", "its own server and worker are not running")]
         candidates = self._workers if workers is None else workers
-        by_resources = [reasons for resources in asked if (reasons := self._no_slot_with(resources, candidates))]
+        by_resources = [reasons for resources in needs if (reasons := self._no_slot_with(resources, candidates))]
         return min(by_resources, key=lambda reasons: reasons[0].cause not in _NO_WORKER, default=[])
 
     def _no_slot_with(self, asked: Resources, workers: list[WorkerInfo]) -> list[Reason]:
@@ -517,7 +523,7 @@ class Inquiry:
             if not workers:
                 return [self._reason("no worker", f"{text}; no worker is connected")]
             first = self._reason("no match", f"{text}; connected: {_offers(workers)}")
-            # An upgrade is the way out then.
+            # If workers only have the wrong version, the way out is their upgrade.
             is_old = any(note.cause == "version" for note in notes)
             return [first._replace(way_out="") if is_old else first, *notes]
         if busy := self._all_used(asked, fitting):
@@ -525,19 +531,19 @@ class Inquiry:
         return self._quota_used()
 
     def _all_used(self, asked: Resources, fitting: list[WorkerInfo]) -> str:
-        """Return that these workers' slots or GPU memory are in use, or an empty string."""
+        """Return a sentence if these workers' slots or GPU memory are used up, else an empty text."""
         slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
         free = [_room_of(asked, info, max(0, info.slots - busy_slots(info))) for info in fitting]
         if asked.seats > 1 and not Seating().count(asked, free):
             apart = " on different workers" if asked.machines > 1 else ""
-            left = f"{max(0, slots - busy)} of the {slots} matching slots are free, and it needs {asked.seats}{apart}"
+            left = f"{max(0, slots - busy)} of the {slots} matching slots are free, but it needs {asked.seats}{apart}"
             return f"{left}{self._by_whom(fitting)}"
         if busy < slots:
             return self._short_of_memory(asked, fitting)
         return f"{_all_busy(slots, 'slot')}{self._by_whom(fitting)}"
 
     def _impaired(self, workers: list[WorkerInfo]) -> list[Reason]:
-        """Return what keeps workers from taking trials."""
+        """Return the impairments that keep workers from taking trials."""
         stopped = [
             (info.name, impairment) for info in workers for impairment in info.impairments if impairment.stops_trials
         ]
@@ -550,7 +556,7 @@ class Inquiry:
         return None if self._view is None else self._view.quotas
 
     def _quota_used(self) -> list[Reason]:
-        """Return the quota that is used up, if readable."""
+        """Return a reason if a quota of the experiment is used up and may be read, else []."""
         for pattern, slots, running in self._quotas or ():
             if running >= slots and fnmatchcase(self._place.name, pattern):
                 text = f"a slot is free, but a quota is used up: {running} of {slots} for {pattern}"
@@ -558,11 +564,11 @@ class Inquiry:
         return []
 
     def _fits(self, asked: Resources, info: WorkerInfo) -> bool:
-        """Return whether a worker takes trials with these resources."""
+        """Return whether a worker can take trials with these resources."""
         return meets(info.version) and self._would_fit(asked, info)
 
     def _would_fit(self, asked: Resources, info: WorkerInfo) -> bool:
-        """Return whether a worker fits except for its version."""
+        """Return whether a worker could take trials with these resources. Ignore its version."""
         return serves(info.experiments, self._place.name) and asked.fits(_offer_of(info))
 
     def _of_other_versions(self, asked: Resources, workers: list[WorkerInfo]) -> list[Reason]:
@@ -574,13 +580,14 @@ class Inquiry:
         return [
             self._reason(
                 "version",
-                f"{counted(count, 'slot')} of mqtune {version} would match, but {version} is incompatible with {__version__}",
+                f"{counted(count, 'slot')} of mqtune {version} would match, but {version} is incompatible with "
+                f"{__version__}",
             )
             for version, count in sorted(slots.items())
         ]
 
     def _short_of_memory(self, asked: Resources, workers: list[WorkerInfo]) -> str:
-        """Return which attempts leave too little shared GPU memory, or an empty string."""
+        """Return a sentence if these workers' shared GPUs lack free memory, else an empty text."""
         free = max((info.free_gpu_memory_gb for info in workers), default=math.inf)
         if not asked.is_shared_by_memory or free >= asked.gpu_memory_gb:
             return ""
@@ -588,7 +595,10 @@ class Inquiry:
         return f"no GPU has {asked.gpu_memory_gb:g} GB of memory for it: {most}{self._by_whom(workers)}"
 
     def _by_whom(self, fitting: list[WorkerInfo]) -> str:
-        """Return the attempts that use their slots, as far as known."""
+        """Return the attempts that use these workers' slots, as the rest of a sentence.
+
+        It is empty if they are not known.
+        """
         names = {info.name for info in fitting}
         runs = []
         with contextlib.suppress(MqtuneError):
@@ -601,7 +611,7 @@ class Inquiry:
 
 
 def _room_of(asked: Resources, info: WorkerInfo, slots: int) -> SlotRoom:
-    """Return a worker's room for trials, with this number of its slots."""
+    """Return how many trials fit on a worker, given this number of its slots."""
     shared = asked.shared_bytes
     most = min(slots, info.shared_gpus * (_offer_of(info).shared_bytes // shared)) if shared else slots
     return SlotRoom([EqualWorkers(most, 1)], most)
@@ -612,9 +622,9 @@ def _named(trial: Trial) -> str:
 
 
 def _because(reason: str, by: str = "") -> str:
-    """Return a reason and its author as the rest of a sentence."""
-    who = _WHO.get(by, "")
-    return f"{who}: {reason}" if reason else who
+    """Return the author of a decision and its reason as the rest of a sentence."""
+    author = _AUTHORS.get(by, "")
+    return f"{author}: {reason}" if reason else author
 
 
 def _running(count: int) -> str:
@@ -622,7 +632,7 @@ def _running(count: int) -> str:
 
 
 def _joined(begin: str, reasons: list[Reason], since: float | None = None) -> list[Reason]:
-    """Return reasons, with this beginning of the first one's sentence."""
+    """Return the reasons, with *begin* put in front of the first one's text."""
     first = reasons[0]
     return [first._replace(text=f"{begin}{first.text}", since=first.since if since is None else since), *reasons[1:]]
 

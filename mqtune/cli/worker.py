@@ -1,4 +1,4 @@
-"""``mqtune worker``: starts Celery's worker with mqtune's pool."""
+"""``mqtune worker``: starts a Celery worker that runs trials."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneErro
 
 if TYPE_CHECKING:
     from mqtune.services.exporter.worker import Observer
-    from mqtune.worker.settings import WorkerSettings
+    from mqtune.worker.loop.settings import WorkerSettings
 
-#: An option with the environment variable MQTUNE_NAME.
+#: An option --name that can also be set by the environment variable MQTUNE_NAME.
 _setting: Final = partial(click.option, show_default=True, show_envvar=True)
 _option: Final = partial(click.option, allow_from_autoenv=False)
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
@@ -33,26 +33,27 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @_setting(
     "--pack-gpus",
     type=int,
-    help="Share each GPU among up to this many trials, by the memory that they ask for.",
+    help="Share each GPU among up to this many trials, as far as the memory that they ask for fits on it.",
 )
 @_setting(
     "--strict-gpu-memory",
     is_flag=True,
-    help="With --pack-gpus: end a trial that takes more GPU memory than it asked for.",
+    help="With --pack-gpus: end a trial that uses more GPU memory than it asked for.",
 )
 @_setting("--gpu-memory", default="auto", help="Memory of each GPU in GB, or auto to ask nvidia-smi.")
 @_setting("--cpus", type=int, help="CPU cores that the slots share; by default all.")
 @_setting(
     "--slots",
     type=int,
-    help="Number of trials on a machine without GPUs; by default one per core. With --drivers also 0.",
+    help="Number of trials on a machine without GPUs; by default one per core. With --drivers, it may be 0.",
 )
 @_setting("--tags", default="", show_default=False, help="Tags that trials can require, such as a100,nvlink.")
 @_setting(
     "--health-check",
     default="",
     show_default=False,
-    help="Command that fails if a slot should take no trial, such as 'nvidia-smi -i $CUDA_VISIBLE_DEVICES'.",
+    help="Command that is run for a slot, and fails if the slot should take no trial: 'nvidia-smi -i "
+    "$CUDA_VISIBLE_DEVICES'.",
 )
 @_setting("--code-root", type=_FOLDER, help="Folder that contains the trainables; by default the current one.")
 @_setting("--log-root", type=_FOLDER, help="Folder for the output of trials; by default ~/mqtune.")
@@ -62,7 +63,7 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
     envvar="MQTUNE_GRACE",
     type=float,
     default=10.0,
-    help="Seconds that trials have to save and exit when the worker shuts down.",
+    help="Seconds that trials have to save a checkpoint and exit when the worker shuts down.",
 )
 @_setting(
     "--hold-seats",
@@ -75,8 +76,8 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @_setting(
     "--experiments",
     default="*",
-    help="Only run trials of these experiments; * is a wildcard: 'team-a-*'. Teams with separate accounts share a worker "
-    "by 'team-a-*,team-b-*'.",
+    help="Only run trials of these experiments; * is a wildcard: 'team-a-*'. For teams with separate accounts that "
+    "share the worker: 'team-a-*,team-b-*'.",
 )
 @_setting(
     "--remote-control/--no-remote-control",
@@ -92,25 +93,29 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
     "--drivers",
     type=int,
     default=0,
-    help="Number of scripts from `mqtune submit` to run at the same time, if signed with $MQTUNE_CODE_KEY. They use no slot.",
+    help="Number of driver slots: how many scripts from `mqtune submit` run at the same time, if they are signed with "
+    "$MQTUNE_CODE_KEY. They use no slots of trials.",
 )
 @_setting(
     "--driver-broker",
     metavar="URL",
     default="",
     show_default=False,
-    help="The same Redis server with a driver's account, for those scripts; by default that of --broker.",
+    help="The same Redis server with a driver's account, for those scripts; by default --broker.",
 )
-@_setting("--user", default="", show_default=False, help="User to run as, with its trials, if root starts the worker.")
+@_setting(
+    "--user", default="", show_default=False, help="User that the worker and its trials run as, if root starts it."
+)
 @_setting(
     "--metrics-port", type=click.IntRange(0, 65_535), help="Port to serve metrics for Prometheus at; by default none."
 )
-@_setting("--metrics-address", default="127.0.0.1", help="Address of this port.")
-@_option("--name", help="Celery node name; @host is appended.")
+@_setting("--metrics-address", default="127.0.0.1", help="Address to serve these metrics at.")
+@_option("--name", help="Name of the worker, as Celery's node; @host is appended.")
 @_option(
     "--check",
     is_flag=True,
-    help="Start nothing: exit with 0 if a worker of this machine is connected (with --name, of that name), else with 1.",
+    help="Start nothing. Exit with 0 if a worker of this machine (with --name, of that name) is connected, else with "
+    "1.",
 )
 @_option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @_setting(
@@ -123,12 +128,13 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 def command(broker: str, name: str | None, check: bool, loglevel: str, **options: Any) -> None:
     """Run trials on this machine, one per slot.
 
-    This is Celery's own worker: `celery inspect`, `celery control` and Flower work with it. Ctrl-C requeues its trials.
+    This is Celery's own worker, so `celery inspect`, `celery control` and Flower work with it. Ctrl-C shuts the worker
+    down and requeues its trials.
     """
     if check:
         say(_check(broker, name))
         return
-    from mqtune.services.worker import worker_app  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
+    from mqtune.services.worker import worker_app  # noqa: PLC0415 - celery takes half a second
 
     app = worker_app(_settings(broker=broker, timing=timing_of_command(), **options))
     node = f"{name or f'mqtune-{os.getpid()}'}@%h"
@@ -136,7 +142,7 @@ def command(broker: str, name: str | None, check: bool, loglevel: str, **options
 
 
 def settings_from_environment() -> WorkerSettings:
-    """Return the environment's settings, for a worker started by Celery's own command.
+    """Return the settings in environment variables, for a worker that Celery's command starts.
 
     Raises:
         ConfigurationError: the broker is missing, or a value is invalid.
@@ -149,8 +155,8 @@ def settings_from_environment() -> WorkerSettings:
         options = command.make_context("mqtune worker", []).params
     except click.ClickException as error:
         raise ConfigurationError(error.format_message()) from None
-    for own in ("name", "check", "loglevel"):
-        del options[own]
+    for command_option in ("name", "check", "loglevel"):
+        del options[command_option]
     return _settings(**options)
 
 
@@ -163,7 +169,7 @@ def _settings(
     metrics_address: str,
     **others: Any,
 ) -> WorkerSettings:
-    from mqtune.worker.settings import WorkerSettings, default_log_root  # noqa: PLC0415 - as above
+    from mqtune.worker.loop.settings import WorkerSettings, default_log_root  # noqa: PLC0415 - as above
 
     return WorkerSettings(
         code_root=(code_root or Path.cwd()).absolute(),
@@ -189,14 +195,14 @@ def _check(broker: str, name: str | None) -> str:
     Raises:
         MqtuneError: Redis has no such worker, or refuses the account.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
     try:
         with contextlib.closing(connect(broker, role="check")) as client:
             workers = Fleet(client, patience_s=CONNECT_TIMEOUT_S).workers()
     except BrokerUnavailable as error:
-        return f"can't reach Redis to find the worker, which waits for Redis too: {error}"
+        return f"Redis can't be asked for the worker, which also waits for Redis: {error}"
     host = socket.gethostname()
     matching = [
         info for info in workers if info.host == host and name in (None, info.name, info.name.partition("@")[0])
@@ -204,7 +210,7 @@ def _check(broker: str, name: str | None) -> str:
     if not matching:
         which = f"worker {name!r}" if name else "worker"
         raise MqtuneError(
-            f"no {which} of this machine ({host}) is connected, of {len(workers)} workers in all; see its log"
+            f"no {which} of this machine ({host}) is among the {len(workers)} connected workers; see its log"
         )
     return "\n".join(
         f"{info.name}: {info.slots} slots of {info.queue}{f'; {info.note}' if info.note else ''}" for info in matching

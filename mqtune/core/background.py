@@ -18,8 +18,8 @@ class Background:
     After an error no further call is made; ``check`` raises the error.
 
     Args:
-        then: called after each batch of calls, when the queue is empty.
-        rests: whether the thread then sleeps for as long as the batch took, to use at most half a core.
+        then: called in the thread after each batch of calls, when the queue is empty.
+        rests: whether the thread sleeps after a batch for as long as the batch took, to use at most half a core.
     """
 
     def __init__(self, name: str, *, then: Callable[[], object] = lambda: None, rests: bool = False) -> None:
@@ -27,7 +27,7 @@ class Background:
         self._then = then
         self._rests = rests
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._told = self._heard = 0
+        self._queued = self._finished = 0
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
         self._is_closing = threading.Event()
@@ -39,8 +39,8 @@ class Background:
 
     @property
     def is_behind(self) -> bool:
-        """Whether some calls, or the ``then`` call after them, are still to be made."""
-        return self._heard < self._told
+        """Whether a queued call, or the ``then`` call after it, has not finished."""
+        return self._finished < self._queued
 
     def start(self) -> None:
         """Start the thread. Do nothing if it was started."""
@@ -50,7 +50,7 @@ class Background:
 
     def tell(self, call: Callable[[], object]) -> None:
         """Queue a call for the thread. The thread runs it after ``start``."""
-        self._told += 1
+        self._queued += 1
         self._calls.put(call)
 
     def check(self) -> None:
@@ -69,20 +69,20 @@ class Background:
         try:
             while (call := self._calls.get()) is not None:
                 begin = time.monotonic()
-                heard = self._hear(call)
+                calls = self._run_queued(call)
                 self._then()
-                self._heard += heard
+                self._finished += calls
                 if self._is_closing.wait(time.monotonic() - begin if self._rests else 0.0):
                     return
         except Exception as error:  # noqa: BLE001 - a user's code; the driver raises it
             self._error = error
 
-    def _hear(self, call: Callable[[], object]) -> int:
+    def _run_queued(self, call: Callable[[], object]) -> int:
         """Make a call and all calls queued behind it. Return the number of calls."""
         call()
-        heard = 1
+        calls = 1
         while not self._is_closing.is_set() and not self._calls.empty():
             if (following := self._calls.get()) is not None:
                 following()
-                heard += 1
-        return heard
+                calls += 1
+        return calls

@@ -17,9 +17,10 @@ class Callback:
     **Order.** Each event is delivered once, in the journal's order, after the experiment has applied it. Events from
     before the driver resumed are not delivered; ``on_start`` shows their outcome.
 
-    **Thread.** All callbacks share one thread, which is not the driver's. A slow callback delays the others, but never
-    the driver or a trial. A callback that computes shares the driver's interpreter, which switches threads every 5 ms.
-    A callback must not call the tuner, which belongs to the driver's thread.
+    **Thread.** All callbacks share one thread, which is not the driver's. A callback that waits delays the other
+    callbacks, but neither the driver nor a trial. A callback that computes delays the driver by about 5 ms at a time,
+    because both share Python's interpreter lock. A callback must not call the tuner, which belongs to the driver's
+    thread.
 
     **Copies.** A trial is a copy, as of the event. Its config and metrics are shared, so only read them. The experiment
     is live and changes during a callback. Copy a collection, as in ``list(experiment.trials.values())``, before
@@ -34,8 +35,8 @@ class Callback:
 
     #: Longest time until the next ``on_step``, in seconds. None means whenever something happens.
     interval_s: float | None = None
-    #: Whether to call it in the driver's loop, with the live trials. It is for fast callbacks that read the whole
-    #: experiment. The driver waits for each call.
+    #: Whether the driver's own thread calls it, with the live trials instead of copies. Set it only for a fast callback
+    #: that reads the whole experiment: the driver waits for each call.
     in_loop: bool = False
 
     def setup(self, folder: Path) -> None:
@@ -50,7 +51,7 @@ class Callback:
     def on_step(self, waiting_for: str) -> None:
         """Something may have changed. Calls may be skipped while one is waiting.
 
-        *waiting_for* says why nothing runs, or why no more than the share runs. It is empty otherwise.
+        *waiting_for* says why no trial runs, or why the experiment gets no more slots. It is empty otherwise.
         """
 
     def on_queue(self, trial: Trial) -> None:
@@ -81,9 +82,9 @@ class Callback:
         """A trial has reached a final status."""
 
     def on_restore(self, entries: int, missing: int) -> None:
-        """Redis returned without *missing* of the journal's *entries*.
+        """Redis had lost *missing* of the journal's *entries*, and the driver has restored them.
 
-        They were restored. Running attempts are lost.
+        Running attempts are lost.
         """
 
     def on_end(self) -> None:

@@ -14,7 +14,7 @@ def signature_of(function: Callable[..., object]) -> inspect.Signature:
 
     Raises:
         TypeError: *function* is not callable.
-        ValueError: *function* has no signature, as some builtins.
+        ValueError: *function* has no signature, like some builtins.
     """
     if sys.version_info >= (3, 14):
         from annotationlib import Format  # noqa: PLC0415 - earlier ones have no such module

@@ -1,4 +1,4 @@
-"""Causes of waiting, as data: the kernel and each service list their own."""
+"""Reasons why an experiment waits, as data. The kernel and each service list their own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class Cause(NamedTuple):
-    """A cause of waiting, and its way out.
+    """A reason why an experiment waits, and what a person can do.
 
     Attributes:
         meaning: the cause, for the docs.
-        way_out: a hint for a person, with NAME and TRIAL in braces; empty if nothing helps. MORE in braces becomes the
-            command that gives the experiment a larger share.
-        begins: the first words of a driver's ``reason`` with this cause; empty if drivers never give it.
+        way_out: the next step for a person; empty if nothing helps. ``{NAME}`` and ``{TRIAL}`` stand for the experiment
+            and the trial, ``{MORE}`` for the command that gives the experiment a larger share.
+        begins: how this cause begins in a driver's ``reason``; empty if drivers never give it.
     """
 
     meaning: str

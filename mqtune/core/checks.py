@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def given_of(**arguments: object) -> dict[str, object]:
-    """Return the given arguments: all except None, empty texts and empty lists."""
+    """Return the arguments by name, without those that are None, an empty text or an empty list."""
     return {name: value for name, value in arguments.items() if value is not None and value not in ("", [])}
 
 
@@ -31,9 +31,9 @@ def number(
 ) -> float:
     """Return a finite number of at least *least*, as an int or a float."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise error(f"{_given(owner, argument, value)} is not a finite number")
+        raise error(f"{_argument_text(owner, argument, value)} is not a finite number")
     if value < least:
-        raise error(f"{_given(owner, argument, value)} must not be below {least:g}")
+        raise error(f"{_argument_text(owner, argument, value)} must not be below {least:g}")
     return int(value) if isinstance(value, Integral) else float(value)
 
 
@@ -41,7 +41,7 @@ def positive(owner: str, argument: str, value: object) -> float:
     """Return a finite number above 0, as an int or a float."""
     plain = number(owner, argument, value)
     if plain <= 0:
-        raise ConfigurationError(f"{_given(owner, argument, value)} must be above 0")
+        raise ConfigurationError(f"{_argument_text(owner, argument, value)} must be above 0")
     return plain
 
 
@@ -56,7 +56,7 @@ def whole_number(
     """Return an integer of at least *least*, as an int. Floats are refused, even whole ones."""
     if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
         bound = "" if least is None else f" of at least {least}"
-        raise error(f"{_given(owner, argument, value)} is not a whole number{bound}")
+        raise error(f"{_argument_text(owner, argument, value)} is not a whole number{bound}")
     return int(value)
 
 
@@ -71,16 +71,16 @@ def optional_seconds(argument: str, value: object) -> float | None:
 
 
 def flag(owner: str, argument: str, value: object) -> bool:
-    """Return True or False."""
+    """Return a boolean."""
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{_given(owner, argument, value)} is neither True nor False")
+        raise ConfigurationError(f"{_argument_text(owner, argument, value)} is neither True nor False")
     return value
 
 
 def name(owner: str, argument: str, value: object, hint: str) -> str:
-    """Return a string that is not empty. The error says *hint*."""
+    """Return a string that is not empty. The error ends with *hint*."""
     if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{_given(owner, argument, value)} is not a name; give {hint}")
+        raise ConfigurationError(f"{_argument_text(owner, argument, value)} is not a name; give {hint}")
     return value
 
 
@@ -89,9 +89,9 @@ def one_of(owner: str, argument: str, value: T, known: Sequence[object]) -> T:
     if value not in known:
         *others, last = map(repr, known)
         choices = f"neither {others[0]} nor {last}" if len(others) == 1 else f"none of {', '.join(map(repr, known))}"
-        raise ConfigurationError(f"{_given(owner, argument, value)} is {choices}")
+        raise ConfigurationError(f"{_argument_text(owner, argument, value)} is {choices}")
     return value
 
 
-def _given(owner: str, argument: str, value: object) -> str:
+def _argument_text(owner: str, argument: str, value: object) -> str:
     return f"{owner}: {argument}={value!r}" if owner else f"{argument}={value!r}"

@@ -9,7 +9,7 @@ class Clock(Protocol):
     """A clock. Everything in the driver that waits uses one."""
 
     def time(self) -> float:
-        """Return the time in seconds since the epoch (UTC). It may step."""
+        """Return the time in seconds since the epoch (UTC). It may jump if someone sets the clock."""
 
     def monotonic(self) -> float:
         """Return seconds since a fixed moment. It never decreases."""

@@ -19,10 +19,10 @@ VERSION: Final = 1
 #: The maximum size of a packed report: ten thousand metrics, or some long texts. A driver remembers the last and the
 #: best report of each trial, so a thousand trials with such reports fill a gigabyte or two.
 MAX_REPORT_BYTES: Final = 2**20
-#: A prefix of nested lists, to check that a report can be unpacked. msgpack unpacks 1,024 levels. A driver must read
-#: each report within the lists of the journal, and write it as JSON, for which Python has 1,000 levels and needs some
-#: itself. So a report may have about half of them, at a byte or more each.
-_AROUND: Final = b"\x91" * 512
+#: The heads of 512 nested lists. To check a report's depth, it is decoded inside them. msgpack decodes 1,024 levels, so
+#: a report may have about 512. That is enough room for the lists of the journal around it, and for Python's limit of
+#: 1,000 levels when a driver writes it as JSON.
+_DEPTH_PREFIX: Final = b"\x91" * 512
 #: The kind of the event that carries a batch of reports.
 REPORTS: Final = "reports"
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ else:
     # Decoded values are checked by these types.
     #: The fields of a message or a config.
     Body = dict
-    #: A float or an int, which stays an int.
+    #: A float or an int. Decoding does not turn an int into a float.
     Number = int | float
 #: The readable part of a segment: trial, attempt, first sequence number, reports, and the number of missing reports.
 _Segment = tuple[Any, Any, Any, list[Any], int]
@@ -44,7 +44,7 @@ def encode_value(value: object) -> bytes:
     """Encode *value* as msgpack. NumPy scalars become numbers.
 
     Raises:
-        TypeError: msgpack can't carry it.
+        TypeError: msgpack can't encode the value.
     """
     return _packed(value, as_number)
 
@@ -53,9 +53,9 @@ def encode_metric(value: object) -> bytes:
     """Encode the value of a metric as ``pack_metrics`` does.
 
     Raises:
-        TypeError: it can't be sent.
+        TypeError: the value can't be sent.
     """
-    return _packed(value, _metric)
+    return _packed(value, _plain_metric)
 
 
 def _packed(value: object, default: Callable[[Any], object]) -> bytes:
@@ -75,25 +75,25 @@ def decode_value(data: bytes) -> Any:
     try:
         return msgpack.unpackb(data, strict_map_key=False)
     except TypeError as error:
-        # A list or dict as the key of a dict.
+        # msgpack raises this for a list or dict as the key of a dict.
         raise ValueError(str(error)) from None
 
 
 def is_version(version: object, known: int) -> bool:
-    """Whether a message's version is *known*. True and 1.0 equal 1, and are not version 1."""
+    """Whether a message's version is *known*. True and 1.0 don't count as version 1."""
     return type(version) is int and version == known
 
 
 def check_depth(data: bytes) -> None:
-    """Check that a value is not nested too deeply to be decoded within a journal's entry.
+    """Check that an encoded value is not nested too deeply for an entry of the journal.
 
     Raises:
-        ValueError: lists and dicts in it are nested too deeply, or it is cut short.
+        ValueError: lists and dicts in it are nested too deeply, or *data* is cut short.
     """
-    if len(data) <= len(_AROUND):
+    if len(data) <= len(_DEPTH_PREFIX):
         return
     unpacker = msgpack.Unpacker(max_buffer_size=0)
-    unpacker.feed(_AROUND + data)
+    unpacker.feed(_DEPTH_PREFIX + data)
     try:
         unpacker.skip()
     except msgpack.UnpackException as error:
@@ -104,7 +104,7 @@ def as_number(value: Any) -> Any:
     """Return a NumPy scalar, or an array or tensor without dimensions, as a plain value.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: *value* is neither.
     """
     # Importing NumPy to ask for a type would cost 70 ms.
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
@@ -112,8 +112,8 @@ def as_number(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not a number, string, list or dict")
 
 
-def _metric(value: Any) -> Any:
-    """Return an array without dimensions as a number, and one with a dimension as a list.
+def _plain_metric(value: Any) -> Any:
+    """Return an array without dimensions as a number, and an array with one dimension as a list.
 
     Missing values become NaN.
     """
@@ -125,7 +125,7 @@ def _metric(value: Any) -> Any:
             raise TypeError(f"{type(value).__name__} is not a number, string, list, dict or array")
         shape = "×".join(map(str, array.shape))
         raise TypeError(
-            f"this {type(value).__name__} of {shape} has {dimensions} dimensions, and an array may have one"
+            f"this {type(value).__name__} of {shape} has {dimensions} dimensions; an array may have at most one"
         )
     plain = array.tolist()
     # The item() of a masked value is 0.0, which would be a very good loss.
@@ -146,7 +146,7 @@ _FLAT: Final = frozenset({float, int, bool, str, type(None)})
 
 def report_packer() -> msgpack.Packer:
     """Return a packer that makes ``pack_metrics`` faster. Only one thread at a time may use it."""
-    return msgpack.Packer(default=_metric, buf_size=2**12)
+    return msgpack.Packer(default=_plain_metric, buf_size=2**12)
 
 
 def pack_metrics(
@@ -165,63 +165,61 @@ def pack_metrics(
         if not _NAMES.issuperset(map(type, metrics)) and not all(isinstance(name, str) for name in metrics):
             raise TypeError
         report = (timestamp, metrics, checkpoint) if checkpoint else (timestamp, metrics)
-        packed: bytes = msgpack.packb(report, default=_metric) if packer is None else packer.pack(report)
+        packed: bytes = msgpack.packb(report, default=_plain_metric) if packer is None else packer.pack(report)
         values = metrics.values()
         if not _FLAT.issuperset(map(type, values)) and any(
             isinstance(value, _NESTED) or getattr(value, "ndim", 0) for value in values
         ):
-            # Some keys of nested dicts, such as tuples, can be packed and never unpacked.
-            decode_value(packed if len(packed) < len(_AROUND) else _AROUND + packed)
+            # Some keys of nested dicts, such as tuples, can be packed but never unpacked.
+            decode_value(packed if len(packed) < len(_DEPTH_PREFIX) else _DEPTH_PREFIX + packed)
     except (TypeError, ValueError, OverflowError, AttributeError):
-        raise ReportInvalid(_what_is_wrong(metrics)) from None
+        raise ReportInvalid(_describe_invalid(metrics)) from None
     if len(packed) > MAX_REPORT_BYTES:
-        raise ReportTooLarge(_what_is_large(metrics, len(packed)))
+        raise ReportTooLarge(_describe_too_large(metrics, len(packed)))
     return packed
 
 
-def _what_is_large(metrics: Mapping[str, object], size: int) -> str:
+def _describe_too_large(metrics: Mapping[str, object], size: int) -> str:
     sizes = {key: len(encode_metric({key: value})) for key, value in metrics.items()}
     largest = max(sizes, key=lambda key: sizes[key])
     return (
-        f"report: these {len(metrics):,} metrics have {size:,} bytes and the most is {MAX_REPORT_BYTES:,}; the largest "
-        f"is {name_in_words(largest)} with {sizes[largest]:,}: report numbers, and write what is large into the files "
-        f"of a "
-        "checkpoint, or to disk"
+        f"report: these {len(metrics):,} metrics have {size:,} bytes and the limit is {MAX_REPORT_BYTES:,}; the "
+        f"largest is {name_in_words(largest)} with {sizes[largest]:,}: report numbers, and write large values into "
+        "the files of a checkpoint, or to disk"
     )
 
 
-def _what_is_wrong(metrics: object) -> str:
+def _describe_invalid(metrics: object) -> str:
     if not isinstance(metrics, dict):
         return f"report: metrics must be a dict such as {{'loss': 0.1}}, not {type(metrics).__name__}"
     for key, value in metrics.items():
         if not isinstance(key, str):
             return f"report: the key {name_in_words(key)} is {type(key).__name__}; metric names are strings"
         try:
-            decode_value(_AROUND + encode_metric([{key: value}]))
+            decode_value(_DEPTH_PREFIX + encode_metric([{key: value}]))
         except (TypeError, ValueError) as error:
             why = str(error) or "it is nested too deeply"
             shown = " ".join(reprlib.repr(value).split())
             return (
                 f"report: the metric {name_in_words(key)} can't be sent: {shown} ({why}); report numbers, strings, "
-                f"lists "
-                "or dicts, x.tolist() of an array, and put what is large into a checkpoint"
+                "lists or dicts, x.tolist() of an array, and put large values into a checkpoint"
             )
     return "report: the metrics can't be sent"
 
 
 def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[bytes]) -> bytes:
-    """Return one attempt's consecutive packed reports as a segment of a ``reports`` event."""
+    """Join consecutive packed reports of one attempt into a segment of a ``reports`` event."""
     head = msgpack.packb([trial, attempt, first_sequence])
     # 0x93 is a list of three, 0x94 a list of four: the fourth is the following list (0xdd: 32-bit length).
     return b"".join((b"\x94", head[1:], b"\xdd", struct.pack(">I", len(reports)), *reports))
 
 
 class ReportEncoder:
-    """Encodes single reports of one attempt, in one thread, like ``segment_bytes``.
+    """Encodes the reports of one attempt, each as a segment of its own.
+
+    Only one thread may use it.
 
     Args:
-        trial: the attempt's trial.
-        attempt: the attempt's number.
         packer: a packer by ``report_packer``, which several encoders may share.
     """
 
@@ -230,17 +228,16 @@ class ReportEncoder:
         self._packer = packer
 
     def segment(self, sequence: int, timestamp: float, metrics: Mapping[str, object], checkpoint: str) -> bytes:
-        """Encode one report as a segment, the unit in which reports are journaled.
+        """Encode one report as a segment of a ``reports`` event.
 
-        Raises:
-            as ``pack_metrics``.
+        Raise the errors of ``pack_metrics``.
         """
         packer = self._packer
         packed = pack_metrics(timestamp, metrics, checkpoint, packer)
         return b"".join((self._head, packer.pack(sequence), _ONE, packed))
 
 
-#: The head of a list of one, as in ``segment_bytes``.
+#: The head of a list of one element, in the long form that ``segment_bytes`` uses.
 _ONE: Final = b"\xdd\x00\x00\x00\x01"
 
 

@@ -1,4 +1,4 @@
-"""The register of a fleet in short: groups of equal workers, which show the existing slots."""
+"""Summary of a fleet's workers and slots. Equal workers form a crew."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mqtune.core.events import WorkerInfo
 from mqtune.core.plain import Count
 from mqtune.core.version import meets
 
-#: The most workers of a crew with names and with notes: as many as people read.
+#: The most names and the most notes in a crew. People read no more.
 _NAMED: Final = 5
 _NOTED: Final = 20
 
@@ -23,16 +23,13 @@ class Crew:
 
     Args:
         queue: the queue of their slots, with the experiments in its name.
-        version: their version of mqtune.
-        gpus: the resources of each slot, like the next three.
-        cpus: see ``gpus``.
-        gpu_memory_gb: see ``gpus``.
-        tags: see ``gpus``.
-        slots: the number of slots of each worker that take trials.
-        workers: the number of workers.
-        names: the names of the first workers.
+        gpus: the number of GPUs of each slot.
+        cpus: the number of CPU cores of each slot.
+        gpu_memory_gb: the GPU memory of each slot.
+        slots: the number of slots of each worker. Idle slots that take no trials are left out.
+        names: the names of up to five workers.
         shared_gpus: the number of GPUs of each worker that trials share by memory.
-        notes: the reasons why slots take no trials, by worker, of the first workers with one.
+        notes: why slots take no trials, as a text by worker, for up to twenty workers.
     """
 
     queue: str
@@ -54,9 +51,10 @@ class Crew:
 
 
 class Register(NamedTuple):
-    """The crews of a fleet, and the slots that each experiment uses in each queue.
+    """The crews of a fleet, and its busy slots.
 
-    Experiments are known by their token; see ``busy_as``.
+    ``busy`` has the number of busy slots by experiment and queue. ``events.busy_as`` makes the token that stands for an
+    experiment there, because its name may be confidential.
     """
 
     crews: Sequence[Crew] = ()
@@ -64,7 +62,7 @@ class Register(NamedTuple):
 
     @property
     def slots(self) -> Counter[str]:
-        """The number of slots by queue. The name of a queue has the version of its workers."""
+        """The number of slots by queue. A queue's name contains the version of its workers."""
         slots: Counter[str] = Counter()
         for crew in self.crews:
             slots[crew.queue] += crew.slots * crew.workers
@@ -72,7 +70,7 @@ class Register(NamedTuple):
 
 
 def register_of(workers: Iterable[WorkerInfo]) -> Register:
-    """Return the register of workers, which are in the order of their names."""
+    """Return the register of *workers*, which must be sorted by name."""
     alike: defaultdict[tuple[object, ...], list[WorkerInfo]] = defaultdict(list)
     busy: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for info in workers:

@@ -1,4 +1,4 @@
-"""Stored definitions of experiments. Those of version 0.1 get the names of this version."""
+"""Decoding of stored definitions. Names of version 0.1 are replaced by this version's names."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Final
 from mqtune.core.codec import Body, decode_value
 from mqtune.core.errors import MessageVersionError
 
-#: Names of options, and of arguments of requests, with the names of this version.
+#: Earlier names of options and of requests' arguments, with the names of this version.
 _OPTIONS: Final = {
     "ttl_s": "timeout_s",
     "metric_from": "metric_required",
     "on_odd_report": "on_invalid_report",
 }
 _METRIC_FROM: Final = {"first": "at_first_report", "later": "eventually"}
-#: The values of a time limit's argument ``of``, with the values of ``count``.
+#: The values of a time limit's former argument ``of``, with the equal values of ``count``.
 _TIME_LIMIT_OF: Final = {"experiment": "wall_time", "driver": "driver_time", "trials": "trial_time"}
 
 
@@ -26,7 +26,7 @@ def decode_definition(experiment: str, kept: bytes | None) -> Body:
         MessageVersionError: the definition is missing or malformed.
     """
     if kept is None:
-        raise MessageVersionError(f"there is no experiment {experiment!r}, or nothing of it is left")
+        raise MessageVersionError(f"experiment {experiment!r} has no definition: it does not exist, or was deleted")
     try:
         definition = decode_value(kept)
     except ValueError as error:
@@ -39,7 +39,7 @@ def decode_definition(experiment: str, kept: bytes | None) -> Body:
 
 
 def with_new_names(options: Body) -> Body:
-    """Return a definition, a part of one, or a request's arguments with the names of this version."""
+    """Replace earlier names in a definition, a part of one, or a request's arguments."""
     renamed = {_OPTIONS.get(name, name): value for name, value in options.items()}
     if "metric_from" in options:
         renamed["metric_required"] = _METRIC_FROM.get(str(options["metric_from"]), options["metric_from"])

@@ -1,4 +1,4 @@
-"""Entry points by which packages, mqtune's integrations included, extend mqtune."""
+"""Entry points with which other packages, and mqtune's own integrations, extend mqtune."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SCHEDULERS: Final = "mqtune.schedulers"
 EXPORTERS: Final = "mqtune.exporters"
 #: Objects with ``recognizes(source)`` and ``read(source, metric, mode, study)``, by tool.
 IMPORTERS: Final = "mqtune.importers"
-#: Classes with ``write(results)``, by tool. The constructor gets the place.
+#: Classes with ``write(results)``, by tool. The constructor gets the target, such as a folder, if the user names one.
 LOGGERS: Final = "mqtune.loggers"
 
 
 @cache
-def _points(group: str) -> dict[str, EntryPoint]:
+def _points_in(group: str) -> dict[str, EntryPoint]:
     """Return a group's entry points by name. The first call reads a file of each package."""
-    # Imported here, as most commands need no entry point.
+    # Imported here, because most commands need no entry point.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
@@ -33,7 +33,7 @@ def _points(group: str) -> dict[str, EntryPoint]:
 
 def names_in(group: str) -> list[str]:
     """Return the sorted names of a group's entry points."""
-    return [*_points(group)]
+    return [*_points_in(group)]
 
 
 def load_point(group: str, name: str) -> Any:
@@ -42,10 +42,10 @@ def load_point(group: str, name: str) -> Any:
     Raises:
         ConfigurationError: the entry point does not exist or can't be imported. The text says what to install.
     """
-    point = _points(group).get(name)
+    point = _points_in(group).get(name)
     if point is None:
         raise ConfigurationError(
-            f"no installed package adds {name!r} to {group}; there are: {', '.join(_points(group)) or 'none'}"
+            f"no installed package adds {name!r} to {group}; there are: {', '.join(_points_in(group)) or 'none'}"
         )
     try:
         return point.load()
@@ -58,4 +58,4 @@ def load_point(group: str, name: str) -> Any:
 def is_added(group: str, kind: type) -> bool:
     """Whether an entry point of a group names this class. Imports nothing."""
     path = f"{kind.__module__}:{kind.__qualname__}"
-    return any(point.value == path for point in _points(group).values())
+    return any(point.value == path for point in _points_in(group).values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class MqtuneError(Exception):
-    """mqtune can't do what it was asked for."""
+    """mqtune can't do what was asked."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
@@ -15,7 +15,7 @@ class ConfigurationError(MqtuneError, ValueError):
 
 
 class ReportInvalid(MqtuneError, TypeError):
-    """A report has a value that can't be sent, or a name that is no string."""
+    """A report has a value that can't be sent, or a name that is not a string."""
 
 
 class ReportTooLarge(ConfigurationError):
@@ -35,7 +35,7 @@ class TrainableNotFound(ConfigurationError):
 
 
 class TrainableLost(TrainableNotFound):
-    """The fork of the program that had a trainable in its memory has ended."""
+    """The process that had the trainable in its memory has ended."""
 
 
 class CodeDiffers(ConfigurationError):
@@ -66,7 +66,7 @@ class BrokerTooOld(BrokerUnavailable):
 
 
 class CodeRefused(MqtuneError):
-    """A worker takes no code that a driver brings, or not this: it is not signed with the worker's key, or damaged."""
+    """A worker refuses a driver's code: it is damaged or not signed, or the worker takes none."""
 
 
 class CheckpointGone(MqtuneError):
@@ -86,7 +86,7 @@ class CheckpointVersionError(MqtuneError):
 
 
 class StoreUnavailable(MqtuneError):
-    """The store of checkpoints, or the folder that one is copied to, can't be reached, read or written."""
+    """A checkpoint store, or the target folder of a copy, can't be reached, read or written."""
 
 
 class StoreMissing(ConfigurationError):
@@ -94,7 +94,7 @@ class StoreMissing(ConfigurationError):
 
 
 class LogUnavailable(MqtuneError):
-    """The output of an attempt can't be read from here: its worker is not there, or doesn't have it any more."""
+    """An attempt's output can't be read from here: its worker is gone, or no longer has it."""
 
 
 class NoServer(MqtuneError):
@@ -126,7 +126,7 @@ class JournalGone(MqtuneError):
 
 
 class JournalBlocked(MqtuneError):
-    """Redis takes no more entries for an experiment's journal: one of them has the last id that there is."""
+    """Redis accepts no more entries in a journal: one of them has the largest possible id."""
 
 
 class ChapterUnavailable(MqtuneError):
@@ -146,11 +146,11 @@ class NothingResumes(MqtuneError):
 
 
 class RequestRefused(MqtuneError):
-    """The driver refuses what a client has requested, or a cap lets no more requests come for now."""
+    """The driver refuses a client's request, or a limit allows no more requests for now."""
 
 
 class InvalidTransition(MqtuneError):
-    """A trial's status does not allow what was asked for."""
+    """A trial's status does not allow the requested change."""
 
 
 class ImpossibleEvent(InvalidTransition):
@@ -188,9 +188,8 @@ class UserCodeFailed(MqtuneError):
     def by(cls, who: object, method: str, place: str, error: Exception) -> UserCodeFailed:
         """Return an error that names the failed method, its place, and the next step."""
         return cls(
-            f"{type(who).__name__}.{method} raised {type(error).__name__}: {error} ({place}). All that came before is "
-            f"kept: "
-            "correct it and run the same script again, which goes on from there"
+            f"{type(who).__name__}.{method} raised {type(error).__name__}: {error} ({place}). The experiment is saved: "
+            "correct the code and run the same script again to continue"
         )
 
 
@@ -199,4 +198,7 @@ class WorkerStartError(MqtuneError):
 
 
 class RunInterrupted(SystemExit):
-    """A run was ended by Ctrl-C or SIGTERM; ``code`` is 130 or 143, with which a script that does not catch it ends."""
+    """A run was ended by Ctrl-C or SIGTERM.
+
+    If a script does not catch it, it ends with the exit code ``code``: 130 or 143.
+    """

@@ -1,8 +1,8 @@
 """The journal's events: frozen values in versioned msgpack, never a pickle.
 
 An event is ``[VERSION, kind, body]``. A body is a map of the event's fields. The body of ``reports`` is a list of
-segments ``[trial, attempt, first sequence number, [[timestamp, metrics], …]]``, so that workers and Redis join and drop
-reports without reading them. A report with a checkpoint is ``[timestamp, metrics, checkpoint id]``.
+segments ``[trial, attempt, first sequence number, [[timestamp, metrics], …]]``, so that workers and Redis can join and
+drop reports without decoding them. A report with a checkpoint is ``[timestamp, metrics, checkpoint id]``.
 
 Readers ignore unknown fields. An unknown version is a clear error.
 """
@@ -66,7 +66,7 @@ START: Final = Cursor("0-0")
 #: The number of fields of a report without a checkpoint.
 _PLAIN: Final = 2
 _ACTIONS: Final = "|".join(action.value for action in [*Action, *(intent for intent in Intent if intent.hands_back)])
-#: The name of an action. Attempts, unlike trials, may also be requeued.
+#: The name of an ``Action``, or of an intent that requeues an attempt.
 ActionName = Annotated[str, Meta(pattern=rf"\A({_ACTIONS})\Z")]
 StatusName = Annotated[str, Meta(pattern=rf"\A({'|'.join(status.value for status in TrialStatus)})\Z")]
 
@@ -76,15 +76,15 @@ class _Body:
     """An event whose body is a map of its fields."""
 
     KIND: ClassVar[str] = ""
-    #: The name of a field whose None is an empty map in messages.
+    #: The field whose None is sent as an empty map.
     MAP: ClassVar[str] = ""
-    #: The keys in messages of fields that have another name there.
+    #: The fields with another key in messages, and that key.
     KEYS: ClassVar[Mapping[str, str]] = {}
-    #: The name of a field with names of options, which may be those of an earlier version.
+    #: The field with options by name. An earlier version may have written other names.
     OPTIONS: ClassVar[str] = ""
 
     def plain(self) -> Body:
-        """Return the fields whose values differ in messages."""
+        """Return, by field, the values that replace the event's own values in a message."""
         return {}
 
     def encode(self) -> bytes:
@@ -128,13 +128,13 @@ class ExperimentCreated(_Body):
 
     @property
     def owner(self) -> Owner:
-        """The person or program that created it."""
+        """The person or program that created the experiment."""
         return Owner(self.account, self.user, self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStaged(_Body):
-    """The driver asks for an attempt of a trial, which is queued then. Attempt 1 creates the trial."""
+    """The driver stages an attempt, and queues it afterwards. Attempt 1 creates the trial."""
 
     KIND: ClassVar[str] = "staged"
     MAP: ClassVar[str] = "resources"
@@ -147,33 +147,33 @@ class TrialStaged(_Body):
     #: Whether the searcher suggested the config, and suggests it again in a replay.
     suggested: bool = True
     reason: str = ""
-    #: Its origin: "searcher", "scheduler", "user" or, for a retry, "driver".
+    #: The origin of the attempt: "searcher", "scheduler", "user" or, for a retry, "driver".
     by: str = ""
     #: The checkpoint that it starts from, and the other trial that saved it. Both may be empty.
     checkpoint: str = ""
     source: str = ""
-    #: The longest duration of the attempt.
+    #: The longest duration of the attempt, in seconds; None for no limit.
     timeout_s: Number | None = None
     #: The labels of a new trial.
     tags: list[str] = field(default_factory=list)
     notes: str = ""
     #: The id of the executed request, or empty.
     request: str = ""
-    #: The name that the person or program that added a new trial has for it, or empty.
+    #: The user's own name for a new trial, or empty.
     key: str = ""
     #: Whether a person evaluates it outside. It waits in no queue and runs from now on.
     outside: bool = False
-    #: The resources of an attempt whose config chooses them; None for those of all trials.
+    #: The attempt's own resources, if they depend on its config. None stands for the experiment's resources.
     resources: Resources | None = None
 
     def plain(self) -> Body:
-        """Return the fields whose values differ in messages."""
+        """Return, by field, the values that replace the event's own values in a message."""
         return {"resources": {} if self.resources is None else self.resources.encode()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told(_Body):
-    """The driver accepts a report of an attempt outside. The report follows this event."""
+    """The driver accepts a report of an attempt that a person evaluates. The event carries it."""
 
     KIND: ClassVar[str] = "told"
     trial: TrialId
@@ -182,7 +182,7 @@ class Told(_Body):
     metrics: Metrics
     at: Number
     cursor: Cursor
-    #: Whether the attempt ends with this report, by any decision.
+    #: Whether the attempt ends with this report, even if the scheduler would continue the trial.
     ends: bool
     #: The id of the executed request, or empty.
     request: str = ""
@@ -211,9 +211,9 @@ class AttemptStarted(_Body):
     environment: Body = field(default_factory=dict)
     #: The attempt's own working folder; empty if it runs in the worker's.
     working_dir: str = ""
-    #: A mark that tells the folder of its output from those of other machines.
+    #: A mark of the folder with its output. A folder with the same path on another machine has another mark.
     log_mark: str = ""
-    #: The number of the seat. The seats of a gang follow one another, from seat 0 on.
+    #: The number of the seat, from 0. Each seat of a gang has an event of its own.
     seat: Count = 0
 
 
@@ -242,7 +242,7 @@ class DecisionTaken(_Body):
     request: str = ""
 
     def plain(self) -> Body:
-        """Return the fields whose values differ in messages."""
+        """Return, by field, the values that replace the event's own values in a message."""
         again = self.restart
         restart = {} if again is None else {**field_values(again), "source": again.source or ""}
         return {"intent": self.intent.value, "restart": restart}
@@ -263,7 +263,7 @@ class CheckpointSaved(_Body):
 class CheckpointsDropped(_Body):
     """The driver deletes unused checkpoints. From now on nothing can start from them.
 
-    Without a cursor, the server has lost them, and this event came with the restored journal.
+    If the event has no cursor, Redis had lost the checkpoints, and the event was added when the journal was restored.
     """
 
     KIND: ClassVar[str] = "dropped"
@@ -289,7 +289,7 @@ class TrialClosed(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled(_Body):
-    """A person replaces the tags and notes of a trial, or without one of the experiment."""
+    """A person replaces the tags and notes of a trial, or of the experiment if *trial* is empty."""
 
     KIND: ClassVar[str] = "labelled"
     trial: str
@@ -302,7 +302,7 @@ class Labelled(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStarted(_Body):
-    """A driver begins or resumes the experiment. *changes* has the new settings by name."""
+    """A driver begins or resumes the experiment. *changes* has the changed settings by name."""
 
     KIND: ClassVar[str] = "driven"
     OPTIONS: ClassVar[str] = "changes"
@@ -317,7 +317,10 @@ class DriverStarted(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(_Body):
-    """An attempt's process group is gone, or never existed. With a cursor the attempt is lost."""
+    """An attempt has ended: its process group is gone, or never existed.
+
+    The driver writes it, with a cursor, for an attempt that is lost, unclaimed or outside. Else the worker writes it.
+    """
 
     KIND: ClassVar[str] = "ended"
     trial: TrialId
@@ -331,16 +334,16 @@ class AttemptEnded(_Body):
     error: str = ""
     stdout_tail: str = ""
     stderr_tail: str = ""
-    #: Whether it ran longer than its ``timeout_s`` and so failed, as another attempt would.
+    #: Whether it failed because it ran longer than its ``timeout_s``. The trial is not retried then.
     outlived: bool = False
     cursor: Cursor | None = None
-    #: Why its process runs no other trial, where processes run several; empty if it may.
+    #: Why its process runs no further trial. Empty if it may, or if processes are not reused.
     retired: str = ""
     #: Its use of the machine, see ``mqtune.core.usage``. It is empty if the attempt ended before the first sample.
     usage: Body = field(default_factory=dict)
 
     def plain(self) -> Body:
-        """Return the fields whose values differ in messages."""
+        """Return, by field, the values that replace the event's own values in a message."""
         return {"end": self.end.value}
 
 
@@ -365,7 +368,7 @@ class Requested(_Body):
 
     KIND: ClassVar[str] = "requested"
     OPTIONS: ClassVar[str] = "arguments"
-    #: Chosen by the client. The same id is the same request.
+    #: Chosen by the client. A repeated request has the same id.
     id: str
     action: str
     #: The trial, or empty if the request concerns the experiment.
@@ -409,7 +412,7 @@ class Reports:
 
     def __iter__(self) -> Iterator[Report]:
         if len(self.segments) == 1 and len(self.segments[0][-1]) == 1:
-            # A generator would take longer than all else.
+            # The usual batch. A generator would cost more than the rest of this method.
             trial, attempt, sequence, (report,) = self.segments[0]
             return iter((Report(trial, attempt, sequence, *report),))
         return self._each()
@@ -447,7 +450,7 @@ _KINDS: Final[dict[str, type[_Body]]] = {kind.KIND: kind for kind in get_args(Ev
 
 
 def decode_event(data: bytes, entry: str = "") -> Event | None:
-    """Return the event in *data*, or None for an unknown kind of a later mqtune.
+    """Decode an event. Return None for a kind that only a later mqtune knows.
 
     Errors name *entry*, the id of the journal's entry. Unreadable reports are left out and counted, with a warning: one
     trial's reports must not hide those of others.
@@ -460,11 +463,11 @@ def decode_event(data: bytes, entry: str = "") -> Event | None:
     except (ValueError, TypeError) as error:
         if data.startswith(REPORTS_PREFIX):
             return _readable_reports(data, entry)
-        raise MessageVersionError(f"{_place(entry)} holds {data[:100]!r}, which is not an event: {error}") from None
+        raise MessageVersionError(f"{_name_of(entry)} holds {data[:100]!r}, which is not an event: {error}") from None
     if not is_version(version, VERSION):
         raise MessageVersionError(
-            f"{_place(entry)} holds an event of version {reprlib.repr(version)}; this mqtune reads version {VERSION}: "
-            f"upgrade it"
+            f"{_name_of(entry)} holds an event of version {reprlib.repr(version)}; this mqtune reads version "
+            f"{VERSION}: upgrade it"
         )
     try:
         if kind == Reports.KIND:
@@ -472,11 +475,11 @@ def decode_event(data: bytes, entry: str = "") -> Event | None:
         known = _KINDS.get(kind)
         return None if known is None else cast("Event", known.from_body(body))
     except (TypeError, ValueError, LookupError) as error:
-        raise MessageVersionError(f"{_place(entry)} holds a broken {reprlib.repr(kind)} event: {error}") from None
+        raise MessageVersionError(f"{_name_of(entry)} holds a broken {reprlib.repr(kind)} event: {error}") from None
 
 
 def sound_segments(data: bytes) -> Segments | None:
-    """Return the segments of a batch of readable reports, or None for any other event."""
+    """Return the segments of a batch of reports. None for another event or an unreadable report."""
     if not data.startswith(REPORTS_PREFIX):
         return None
     try:
@@ -486,7 +489,7 @@ def sound_segments(data: bytes) -> Segments | None:
     return segments if _are_sound(segments) else None
 
 
-def _place(entry: str) -> str:
+def _name_of(entry: str) -> str:
     return f"entry {entry} of the journal" if entry else "the journal"
 
 
@@ -530,7 +533,7 @@ def _readable_reports(data: bytes, entry: str) -> Reports:
     lost = max(unreadable, 1)
     logger.warning(
         "%s has %d report%s that can't be read; %s left out",
-        _place(entry),
+        _name_of(entry),
         lost,
         "s" * (lost > 1),
         "they are" if lost > 1 else "it is",
@@ -539,7 +542,7 @@ def _readable_reports(data: bytes, entry: str) -> Reports:
 
 
 def busy_as(experiment: str) -> str:
-    """Return a token for an experiment, whose name may be confidential."""
+    """Return a token that stands for an experiment. An experiment's name may be confidential."""
     return hashlib.sha256(experiment.encode()).hexdigest()[:16]
 
 
@@ -561,18 +564,18 @@ class WorkerInfo:
     #: The memory of each GPU of a slot, or of its share of one; 0 if unknown.
     gpu_memory_gb: Number = 0
     tags: list[str] = field(default_factory=list)
-    #: The reasons why it, or a device, takes no trials now. ``slots`` counts slots that run a trial or would take one.
+    #: The reasons why it, or one of its devices, takes no trials now. ``slots`` leaves these out if idle.
     impairments: list[Impairment] = field(default_factory=list)
     #: The longest duration of its shutdown, in seconds.
     leaves_within_s: Number = 60.0
-    #: The names of the experiments whose trials it takes, with * for any letters.
+    #: The names of the experiments whose trials it takes: patterns with * for any letters, separated by commas.
     experiments: str = "*"
-    #: The number of its busy slots by experiment, as ``busy_as`` names it.
+    #: The number of its busy slots by experiment. ``busy_as`` makes the tokens of experiments.
     busy: Body = field(default_factory=dict)
-    #: With its host, the parts of its owner.
+    #: The parts of its owner, with ``host``.
     account: str = ""
     user: str = ""
-    #: The most submitted scripts that it runs at the same time, and the number of running ones.
+    #: How many submitted scripts it may run at the same time, and how many run now.
     drivers: int = 0
     driving: int = 0
     #: The most free memory of a GPU for another trial, if trials share GPUs by memory.
@@ -580,22 +583,22 @@ class WorkerInfo:
 
     @property
     def gpu_names(self) -> list[str]:
-        """Its GPUs, each once."""
+        """The worker's GPUs, each once."""
         return [*dict.fromkeys(name for names in self.devices for name in names.split(",") if name)]
 
     @property
     def shared_gpus(self) -> int:
-        """The number of its GPUs that trials share by memory."""
+        """The number of GPUs that trials share by memory."""
         return len(self.gpu_names) if self.gpu_memory_gb and not self.gpus else 0
 
     @property
     def note(self) -> str:
-        """Its impairments as a text for people, which stays the same while nothing changes."""
+        """The worker's impairments as text for people. It stays the same while nothing changes."""
         return "; ".join(impairment.reason for impairment in self.impairments)
 
     @property
     def owner(self) -> Owner:
-        """The owner of its process; NOBODY for a worker of an earlier version."""
+        """The owner of the worker's process. NOBODY for a worker of an earlier version."""
         return Owner(self.account, self.user, self.host) if self.user else NOBODY
 
     def encode(self) -> bytes:
@@ -612,7 +615,7 @@ class WorkerInfo:
         try:
             version, body = decode_value(data)
         except (ValueError, TypeError) as error:
-            raise MessageVersionError(f"a worker is described by {data[:100]!r}: {error}") from None
+            raise MessageVersionError(f"a worker's description can't be read: {data[:100]!r}: {error}") from None
         if not is_version(version, VERSION):
             raise MessageVersionError(
                 f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"
@@ -624,12 +627,12 @@ class WorkerInfo:
 
 
 def is_of_driver(event: Event) -> bool:
-    """Whether a driver wrote this event, which then has a cursor."""
+    """Whether a driver wrote this event: only drivers' events have a cursor."""
     return getattr(event, "cursor", None) is not None
 
 
 def readable_events(entries: Iterable[tuple[str, bytes]]) -> Iterator[Event]:
-    """Yield the events in entries, without reports and unreadable events."""
+    """Yield the readable events of entries. Reports are left out."""
     for id_, data in entries:
         if not data.startswith(REPORTS_PREFIX):
             with contextlib.suppress(MessageVersionError):
@@ -638,7 +641,7 @@ def readable_events(entries: Iterable[tuple[str, bytes]]) -> Iterator[Event]:
 
 
 def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Event]]:
-    """Return the driver's events by their cursor, in the order of the journal."""
+    """Return the drivers' events by their cursor, in the order of the journal."""
     by_cursor: dict[Cursor, list[Event]] = defaultdict(list)
     for id_, data in entries:
         if data.startswith(REPORTS_PREFIX):
@@ -653,17 +656,17 @@ def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Eve
 def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report]:
     """Yield a journal's events and single reports in the order of their processing.
 
-    A batch without reports, which counts the unreadable ones, comes before the readable ones.
+    If a batch has unreadable reports, a ``Reports`` event with their number comes before the readable ones.
     """
     pending = driver_events(entries)
     yield from placed_events(entries, pending)
-    # In a journal that was cut, drivers wrote these after entries that are missing.
+    # These point at entries that are missing from a damaged journal.
     for events in pending.values():
         yield from with_told(events)
 
 
 def with_told(events: Iterable[Event]) -> Iterator[Event | Report]:
-    """Yield a driver's events, each followed by its report if it has one."""
+    """Yield a driver's events. Each ``Told`` event is followed by its report."""
     for event in events:
         yield event
         if isinstance(event, Told):

@@ -65,10 +65,10 @@ from mqtune.core.trial import (
 )
 from mqtune.core.usage import sound_usage
 
-#: The most attempts in a row of one trial that may be lost, or requeued without a report, before it counts as failed. A
-#: flaky machine causes fewer. A trial that crashes its machines must not burn through a fleet.
+#: How many attempts in a row a trial may lose, or have requeued without a report, before it fails. A flaky machine
+#: causes fewer. The limit keeps a trial that crashes its machines from stopping a whole fleet.
 LOST_BUDGET: Final = 5
-#: The action of a request that changes labels, and its arguments. It applies as soon as it is in the journal.
+#: The action of a request that changes labels, and its arguments. The fold applies it without waiting for a driver.
 LABEL: Final = "label"
 LABELS: Final = frozenset({"tags", "untag", "note", "notes"})
 #: The attributes of an experiment that its events change: plain values, queues of them, and trials by their ids.
@@ -93,14 +93,15 @@ _TRIALS: Final = RowConverter(Trial, attempts=Any)
 _ATTEMPTS_AT: Final = _TRIALS.names.index("attempts")
 #: The version and the names of all values of a state. A state of another form can't be read.
 STATE_FORM: Final = (4, *_VALUES, *_QUEUES, *_OF_TRIALS, *_TRIALS.names, *_ATTEMPTS.names)
-#: The number of remembered answered requests. A server that has lost its ids of requests may take one a second time.
+#: How many answered requests are remembered. Redis may lose its ids of requests and accept a repeated one again.
 ANSWERED_COUNT: Final = 1_000
 
 
 class CodeChange(NamedTuple):
-    """A change of the code between two drivers: its time, the number of trials, the files.
+    """A change of the experiment's code, found when a driver started.
 
-    Attempts that began later ran the new code.
+    Later attempts run the new code. ``trials`` is the number of trials at that time, and ``files`` are the changed
+    files.
     """
 
     at: Number
@@ -114,11 +115,10 @@ class Experiment:
     Only ``apply`` and ``apply_report`` change it. Work for one event does not grow with the number of trials.
 
     Args:
-        name: the experiment's name.
         metric: the metric to optimise, or a list of metrics and outcome constraints, such as "latency <= 10".
         mode: "min" or "max", or a list with one for each metric.
-        max_failures: the most failures in user code of a trial that is run again; -1 for any number.
-        max_lost: the most attempts in a row without progress that a trial may lose and run again; -1 for any number.
+        max_failures: how many times a trial is run again after its own code has failed; -1 for no limit.
+        max_lost: how many attempts in a row without progress may be lost and run again; -1 for no limit.
         accept_no_report: whether a trial without a report of the metric may be completed.
     """
 
@@ -134,23 +134,24 @@ class Experiment:
     ) -> None:
         self.name = name
         self.objective = Objective.of(metric, mode)
-        #: The metric if there is only one, else empty; and the first mode.
+        #: The metric. Empty if there are several.
         self.metric = self.objective.metrics[0] if self.objective.is_single else ""
+        #: The mode of the first metric.
         self.mode = self.objective.modes[0]
         self.max_failures = max_failures
         self.max_lost = max_lost
         self.accept_no_report = accept_no_report
         self.trials: dict[TrialId, Trial] = {}
-        #: The trials that were added with a key, by that key.
+        #: The trials that users added with a key of their own, by that key.
         self.keys: dict[str, TrialId] = {}
         self.counts: dict[TrialStatus, int] = dict.fromkeys(TrialStatus, 0)
         #: Trials that wait for another attempt, in the order of their precedence.
         self.to_retry: list[TrialId] = []
-        #: Trials that were paused to be restarted, oldest first.
+        #: Paused trials whose decision already says how they restart, oldest first.
         self.to_restart: deque[TrialId] = deque()
         #: Unanswered requests by id, in the order of their execution.
         self.requests: dict[str, Requested] = {}
-        #: The trials, or empty, of requests whose effect is in the journal and whose answer is missing.
+        #: Requests whose effect is in the journal, but whose answer is not: the trial, or an empty text, by id.
         self.carried_out: dict[str, str] = {}
         self.created_at: float | None = None
         #: The person or program that created it.
@@ -174,7 +175,8 @@ class Experiment:
         #: Whether any report has a number for the metric.
         self.metric_seen = False
         self._sign = 1.0 if self.mode == "min" else -1.0
-        #: Feasible trials with values of all of several metrics: ended ones without a dominating one, and open ones.
+        #: With several metrics, the feasible trials with a value of each metric. ``_front`` has the ended trials that
+        #: no other ended trial dominates, and ``_open`` the trials that have not ended.
         self._front: dict[TrialId, Trial] = {}
         self._open: dict[TrialId, Trial] = {}
         self._answered: deque[str] = deque(maxlen=ANSWERED_COUNT)
@@ -184,7 +186,7 @@ class Experiment:
 
     @property
     def live(self) -> int:
-        """The number of open attempts for workers."""
+        """The number of attempts that run on a worker or wait for one."""
         return len(self.busy)
 
     @property
@@ -204,18 +206,18 @@ class Experiment:
 
     @property
     def leaders(self) -> Mapping[TrialId, Trial]:
-        """The best trial. With several metrics, the ended trials without a dominating one."""
+        """The best trial. With several metrics, the ended trials that no ended trial dominates."""
         return self._front if self.best is None else {self.best.id: self.best}
 
     @property
     def pareto_front(self) -> list[Trial]:
-        """The trials without a dominating one, ordered by the first of several metrics."""
+        """With several metrics, the trials that no other one dominates, sorted by the first metric."""
         return pareto_front(
             [*self._front.values(), *(trial for trial in self._open.values() if not trial.is_abandoned)]
         )
 
     def driven_s(self, now: float) -> float:
-        """Return the running time of its drivers up to *now* (since the epoch), in seconds."""
+        """Return for how many seconds drivers have run, up to *now* (seconds since the epoch)."""
         return self._driven_before_s + (0.0 if self._driven_since is None else max(0.0, now - self._driven_since))
 
     def is_better(self, value: float, than: float) -> bool:
@@ -223,7 +225,7 @@ class Experiment:
         return than != than or self._sign * value < self._sign * than  # noqa: PLR0124 - NaN is not itself
 
     def is_feasible(self, trial: Trial) -> bool:
-        """Whether a trial's best report, or last of several metrics, meets the constraints."""
+        """Whether the report in ``trial.best_metrics`` meets the constraints."""
         return self.objective.is_feasible(trial.best_metrics)
 
     def state(self) -> Body:
@@ -277,7 +279,7 @@ class Experiment:
             named = " ".join(f"{name} {getattr(event, name)}" for name in ("trial", "attempt") if hasattr(event, name))
             why = error if isinstance(error, InvalidTransition) else repr(error)
             raise ImpossibleEvent(
-                f"experiment {self.name!r}: its journal has a {event.KIND!r} event of {named}, which can't be there: "
+                f"experiment {self.name!r}: its journal has a {event.KIND!r} event of {named} in an impossible place: "
                 f"{why}",
                 event,
             ) from error
@@ -305,9 +307,9 @@ class Experiment:
             case CheckpointSaved():
                 trial = self.trials[event.trial]
                 if event.attempt == trial.attempt.number and trial.attempt.end is None:
-                    _keep(trial, CheckpointId(event.checkpoint), event.at, trial.last_metrics)
+                    _add_checkpoint(trial, CheckpointId(event.checkpoint), event.at, trial.last_metrics)
             case CheckpointsDropped():
-                self._drop(event.checkpoints)
+                self._drop_checkpoints(event.checkpoints)
             case TrialClosed():
                 self._close(event)
             case Labelled():
@@ -331,7 +333,13 @@ class Experiment:
                 self.outcome, self.reason = event.outcome, event.reason
 
     def apply_report(self, report: Report) -> Trial | None:
-        """Apply one report and return its trial, or None for a late one, which no scheduler sees."""
+        """Apply one report.
+
+        Return its trial, or None if the report is late: no scheduler sees it then.
+
+        Raises:
+            ImpossibleEvent: the trial does not exist.
+        """
         # Unpacked, which is faster for a flood of reports.
         id_, number, sequence, timestamp, metrics, checkpoint = report
         try:
@@ -343,8 +351,8 @@ class Experiment:
         attempt = trial.attempts[-1]
         is_current = number == attempt.number and attempt.end is None
         if checkpoint and is_current:
-            # Even after the decision: a pausing trial saves its checkpoint then.
-            _keep(trial, checkpoint, timestamp, metrics)
+            # A pausing trial saves its checkpoint after the decision, with a late report.
+            _add_checkpoint(trial, checkpoint, timestamp, metrics)
         if not is_current or trial.decision is not None:
             trial.late_reports += 1
             if is_current:
@@ -361,19 +369,19 @@ class Experiment:
         if value.__class__ is float or is_number(value):
             trial.has_metric = self.metric_seen = True
             if value == value:  # noqa: PLR0124 - NaN is not itself
-                self._score(trial, value, report)
+                self._apply_value(trial, value, report)
         elif not self.objective.is_single:
-            self._place(trial, report)
+            self._apply_point(trial, report)
         return trial
 
     def would_count(self, report: Report) -> bool:
-        """Whether ``apply_report`` would not count this report as late."""
+        """Whether ``apply_report`` would accept this report. It counts other reports as late."""
         trial = self.trials[report.trial]
         attempt = trial.attempt
         return report.attempt == attempt.number and attempt.end is None and trial.decision is None
 
-    def _place(self, trial: Trial, report: Report) -> None:
-        """Apply a report of an experiment with several metrics."""
+    def _apply_point(self, trial: Trial, report: Report) -> None:
+        """Apply the values in a report if there are several metrics."""
         point = self.objective.point(report.metrics)
         if point is None:
             return
@@ -385,7 +393,7 @@ class Experiment:
             else:
                 self._open.pop(trial.id, None)
 
-    def _score(self, trial: Trial, value: float, report: Report) -> None:
+    def _apply_value(self, trial: Trial, value: float, report: Report) -> None:
         trial.metric_sum += value
         trial.metric_count += 1
         best, is_feasible = trial.best_value, True
@@ -408,7 +416,7 @@ class Experiment:
         self.counts[before] -= 1
         self.counts[status] += 1
         if status is TrialStatus.ABANDONED:
-            self._give_up(trial)
+            self._replace_best(trial)
         if status.is_terminal and self._open.pop(trial.id, None) is not None and not trial.is_abandoned:
             self._enter_front(trial)
 
@@ -418,8 +426,8 @@ class Experiment:
             self._front = {other.id: other for other in others if not dominates(trial.point, other.point)}
             self._front[trial.id] = trial
 
-    def _give_up(self, trial: Trial) -> None:
-        """Find another best trial when the best one is abandoned."""
+    def _replace_best(self, trial: Trial) -> None:
+        """Find another best trial if *trial*, which is abandoned, is the best one."""
         if self.best is trial:
             self.best = None
             for other in self.trials.values():
@@ -443,7 +451,7 @@ class Experiment:
                 self.keys[event.key] = trial.id
             trial.history.append(Transition(TrialStatus.CANDIDATE, event.at, "", event.by))
             self.counts[TrialStatus.CANDIDATE] += 1
-        self._no_longer_waits(trial)
+        self._remove_from_waiting(trial)
         self._advance(trial, TrialStatus.QUEUED, event.reason, event.by, event.at)
         trial.config = event.config
         trial.timeout_s = event.timeout_s
@@ -481,7 +489,7 @@ class Experiment:
             seat = Seat(event.seat, event.worker, event.host, event.queue, tuple(event.devices), *files)
             attempt.seats = (*attempt.seats, seat)
             if attempt.started_at is not None:
-                # The first seats have waited for the last one.
+                # A gang starts with its last seat.
                 attempt.started_at = max(attempt.started_at, event.at)
             return
         attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue
@@ -495,7 +503,7 @@ class Experiment:
             self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)
 
     def _share_environment(self, environment: Body) -> Body:
-        """Return an equal environment of an earlier attempt, or this one. Most are equal."""
+        """Return an earlier attempt's equal environment if there is one, to save memory."""
         known = self._environments.setdefault(hash(encode_value(environment)), environment)
         return known if known == environment else environment
 
@@ -513,7 +521,7 @@ class Experiment:
                 trial.pause_point = trial.checkpoint
             trial.reason = event.reason
             if trial.is_abandoned:
-                self._give_up(trial)
+                self._replace_best(trial)
 
     def _end(self, event: AttemptEnded) -> None:
         trial = self.trials[event.trial]
@@ -545,19 +553,19 @@ class Experiment:
     def _close(self, event: TrialClosed) -> None:
         self._driven_at = event.at
         trial = self.trials[event.trial]
-        self._no_longer_waits(trial)
+        self._remove_from_waiting(trial)
         trial.restart = None
         self._advance(trial, TrialStatus(event.status), event.reason, event.by, event.at)
 
     def _label(self, request: Requested) -> None:
-        """Execute a request to label, which needs no driver. The driver refuses an invalid one."""
+        """Execute a valid request for labels, without a driver. The driver refuses invalid ones."""
         labelled = self.trials.get(TrialId(request.trial)) if request.trial else self
         if request.action == LABEL and labelled is not None and request.arguments.keys() <= LABELS:
             with contextlib.suppress(ConfigurationError):
                 labelled.labels = labelled.labels.after(request.arguments)
                 self.carried_out[request.id] = request.trial
 
-    def _no_longer_waits(self, trial: Trial) -> None:
+    def _remove_from_waiting(self, trial: Trial) -> None:
         for waiting in (self.to_retry, self.to_restart):
             if trial.id in waiting:
                 waiting.remove(trial.id)
@@ -568,7 +576,7 @@ class Experiment:
         self.carried_out.pop(event.id, None)
         self._answered.append(event.id)
 
-    def _drop(self, checkpoints: Sequence[str]) -> None:
+    def _drop_checkpoints(self, checkpoints: Sequence[str]) -> None:
         for checkpoint in map(CheckpointId, checkpoints):
             trial = self.trials.get(trial_of(checkpoint))
             if trial is not None:
@@ -576,7 +584,7 @@ class Experiment:
                 if trial.checkpoint == checkpoint:
                     trial.checkpoint = next(reversed(trial.checkpoints), CheckpointId(""))
                 if trial.pause_point == checkpoint:
-                    # The remaining checkpoints may be of later reports.
+                    # The trial can't continue from that report: the remaining checkpoints may belong to later ones.
                     trial.pause_point = CheckpointId("")
 
     def _status_after(self, trial: Trial, attempt: Attempt, *, outlived: bool) -> tuple[TrialStatus, str]:
@@ -584,11 +592,11 @@ class Experiment:
         end = attempt.end
         _note_progress(trial)
         if trial.decision is not None:
-            # The attempt's end is a consequence of the decision, or came first by chance.
+            # The decision counts, whether it caused the attempt's end or the attempt ended by itself before.
             trial.reached, trial.setbacks, trial.lost = 0.0, 0, 0
             by_hand = attempt.stop is not None and attempt.stop.by == "user"
             if trial.decision.action is Action.COMPLETE and by_hand:
-                # The person knows its reports.
+                # A person may complete a trial without the metric.
                 return TrialStatus.COMPLETED, trial.decision.reason
             if trial.decision.action is Action.COMPLETE:
                 status, reason = self._status_of_completed(trial, trial.decision.reason)
@@ -606,15 +614,15 @@ class Experiment:
         if end is AttemptEnd.FAILED and outlived:
             # Another attempt would take as long.
             trial.failures += 1
-            return TrialStatus.FAILED, _in_short(attempt)
+            return TrialStatus.FAILED, _failure_line(attempt)
         if end is AttemptEnd.FAILED:
-            return self._status_of_failed(trial, _in_short(attempt))
+            return self._status_of_failed(trial, _failure_line(attempt))
         if attempt.error_type == FORGOTTEN:
             return TrialStatus.QUEUED, attempt.error
         broken = attempt.error_type == DEVICE_BROKEN
         if broken and _has_broken_another(trial):
-            # A trial can raise an error with any text.
-            return self._status_of_failed(trial, f"{_in_short(attempt)}, as on another device before")
+            # Not a broken device: the trial itself raises an error with such a text.
+            return self._status_of_failed(trial, f"{_failure_line(attempt)}, as on another device before")
         # A requeue without a driver is not the trial's fault. Nor is a preempted worker, if the trial made progress.
         is_workers_fault = attempt.error_type == WORKER_ERROR
         is_setback = end is AttemptEnd.LOST or not attempt.reports or broken or is_workers_fault
@@ -624,13 +632,13 @@ class Experiment:
         worker = attempt.worker or "its worker"
         cause = f"{end.value if end else 'lost'} by {worker}"
         if attempt.could_not_start:
-            cause = f"could not be started by {worker}: {_in_short(attempt)}"
+            cause = f"could not be started by {worker}: {_failure_line(attempt)}"
         elif broken:
-            cause = f"device {','.join(attempt.devices)} of {worker} is broken: {_in_short(attempt)}"
+            cause = f"device {','.join(attempt.devices)} of {worker} is broken: {_failure_line(attempt)}"
         elif is_workers_fault:
-            cause = f"{cause}, which could not end it: {_in_short(attempt)}"
+            cause = f"{cause} after an error of the worker: {_failure_line(attempt)}"
         if 0 <= self.max_lost < trial.lost:
-            so_often = f"{trial.lost} attempts in a row were lost or requeued without coming further"
+            so_often = f"{trial.lost} attempts in a row were lost or requeued without progress"
             return TrialStatus.FAILED, f"{cause}; {so_often}, and max_lost={self.max_lost}"
         return TrialStatus.QUEUED, cause
 
@@ -641,7 +649,7 @@ class Experiment:
         given, printed = (", ".join(f"{spelled(name)}: …" for name in metrics) for spelled in (repr, json.dumps))
         hint = f"call mqtune.report({{{given}}}), or have a script print [tune-metric]: {{{printed}}}"
         if not trial.last_metrics and not trial.attempt.reports:
-            # A completed attempt has the error of a child process, which tried to report.
+            # A completed attempt may carry the error of a child process that tried to report.
             return self._status_of_failed(trial, f"ended without any report: {trial.attempt.error or hint}")
         last, number = trial.last_metrics, trial.attempt.reports
         keys = ", ".join(f"{name}={name_in_words(last[name])}" for name in metrics if name in last) or names_in_words(
@@ -657,7 +665,7 @@ class Experiment:
         return TrialStatus.QUEUED if again else TrialStatus.FAILED, reason
 
 
-def _keep(trial: Trial, checkpoint: CheckpointId, at: float, metrics: Metrics) -> None:
+def _add_checkpoint(trial: Trial, checkpoint: CheckpointId, at: float, metrics: Metrics) -> None:
     trial.checkpoint = checkpoint
     trial.checkpoints[checkpoint] = SavedCheckpoint(checkpoint, at, metrics)
 
@@ -670,14 +678,17 @@ def _note_progress(trial: Trial) -> None:
 
 
 def _has_broken_another(trial: Trial) -> bool:
-    """Whether an earlier attempt has ended because of another broken device."""
+    """Whether an earlier attempt has ended because another device was broken."""
     attempt = trial.attempt
     others = (other for other in trial.attempts if other.error_type == DEVICE_BROKEN)
     return any((other.worker, other.devices) != (attempt.worker, attempt.devices) for other in others)
 
 
-def _in_short(attempt: Attempt) -> str:
-    """Return a failure's type and its last line with words, which has the type in a traceback."""
+def _failure_line(attempt: Attempt) -> str:
+    """Return a failure in one line: its type, and the last line of its error that has words.
+
+    The last line of a traceback already has the type.
+    """
     lines = attempt.error.strip().splitlines()
     last = next((line for line in reversed(lines) if any(map(str.isalnum, line))), lines[-1] if lines else "")
     has_type = last.partition(":")[0].rpartition(".")[2] == attempt.error_type

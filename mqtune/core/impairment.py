@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from mqtune.core.codec import Number
 
-#: The kinds that stop no trials, with the worker's missing function. They are here and not in services: a reader of the
-#: fleet's register knows only the kind.
+#: The kinds that stop no trials, with what the worker can't do. They are listed here and not in services, because a
+#: reader of the fleet's register knows only the kind.
 WITHOUT: Final[Mapping[str, str]] = {"logs": "keeps no output of trials", "account": "takes no submitted scripts"}
 #: The device of an impairment of the whole worker.
 WHOLE_WORKER: Final = ""
@@ -23,7 +23,7 @@ class Impairment(NamedTuple):
         text: the cause for people, to end the sentence "device 0 is quarantined, …".
         ends: the event that ends it, to end the sentence "until …".
         since: the time of its start, in seconds since the epoch by the server's clock.
-        retry_at: the time when the worker tries again by an attempt; 0 if it needs no attempt for that.
+        retry_at: the time from which the worker may test the device by running an attempt; 0 if it never does that.
     """
 
     device: str
@@ -35,12 +35,12 @@ class Impairment(NamedTuple):
 
     @property
     def stops_trials(self) -> bool:
-        """Whether it keeps trials from starting. Missing logs or driver slots do not."""
+        """Whether the impairment keeps trials from starting. The kinds in ``WITHOUT`` do not."""
         return self.kind not in WITHOUT
 
     @property
     def reason(self) -> str:
-        """The impairment as a text for people, which stays the same while nothing changes."""
+        """The impairment as text for people. It stays the same while nothing changes."""
         if self.device:
             return f"device {self.device} is quarantined, {self.text}"
         return f"the worker {WITHOUT.get(self.kind, 'takes no trials')}, {self.text}"

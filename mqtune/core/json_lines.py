@@ -18,7 +18,7 @@ _about: ContextVar[Mapping[str, object]] = ContextVar("mqtune_log_fields", defau
 
 @contextlib.contextmanager
 def logged_as(**fields: object) -> Iterator[None]:
-    """Give all records of this thread these fields until the block ends."""
+    """Add these fields to all log records of this thread until the block ends."""
     token = _about.set({**_about.get(), **fields})
     try:
         yield
@@ -40,7 +40,7 @@ class JsonLines(logging.Formatter):
         self._always = always
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line. Missing fields are left out."""
+        """Return the line. ``FIELDS`` that the record lacks are left out."""
         own = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

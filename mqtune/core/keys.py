@@ -6,8 +6,8 @@ The fleet, shared by all experiments::
     mqtune:workers                  zset    worker -> server time (ms) at which its heartbeat expires
     mqtune:worker:<worker>          string  msgpack description of the worker; expires soon after the heartbeat
     mqtune:name:<worker>            string  token of the process with this worker name; expires with the heartbeat
-    mqtune:drain:<worker>           string  start of the worker that has to drain, and disabled devices; expires
-                                            without devices
+    mqtune:drain:<worker>           string  msgpack of an operator's orders to the worker: the process that has to
+                                            drain, and the disabled devices; expires if there are no devices
     mqtune:control[/<db>]:<worker>  channel msgpack list of [experiment, trial, attempt, orders]; hints; the trial's
                                             hash is authoritative; <db> is the database number, left out for 0
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
@@ -30,9 +30,9 @@ The fleet, shared by all experiments::
                                             mqtune.services.ownership.audit)
     mqtune:submissions              zset    submission that has not ended -> server time (ms) at which its worker's
                                             claim expires; without a worker, when it was submitted or returned
-    mqtune:unacked                  hash    Celery's unacknowledged messages. mqtune acknowledges none. Under kombu's
-                                            own names all Celery applications on the server would share them
-    mqtune:unacked:index            zset    their ids -> time of receipt
+    mqtune:unacked                  hash    messages that Celery's workers have received and not acknowledged. With
+                                            kombu's own key, all Celery applications on the server would share them
+    mqtune:unacked:index            zset    the ids of these messages -> time of receipt
     mqtune:unacked:mutex            string  lock of the process that checks them; expires
     mqtune:quota:<pattern>          zset    running "<experiment>/<trial>" under that quota -> server time (ms) at
                                             which its lease expires; expires
@@ -42,7 +42,7 @@ One experiment ``E``::
     mqtune:x:{E}:meta               hash    definition  msgpack, from the newest driver
                                             last        id of the newest journal entry
                                             bytes       of the journal's entries in Redis
-                                            most_bytes  their limit, above which trials have to wait; 0 for no limit
+                                            most_bytes  limit of bytes, at which reports have to wait; 0 for no limit
                                             driver_until  server time (ms) at which the driver's lock expires or expired
                                             on_loss     continue | finish | stop: the workers' action without a driver
                                             loss_ms     delay after driver_until, in ms
@@ -84,7 +84,7 @@ One experiment ``E``::
                                             signature   proof that the sender has the workers' key
                                             state       waiting | running | ended
                                             run         number of its newest run
-                                            before      number of the last run before the submission
+                                            before      number of the last run of an earlier submission of this name
                                             worker      newest worker that claimed it
                                             token       of that claim; later calls must carry it
                                             began       server time (ms) of that claim
@@ -121,10 +121,13 @@ One experiment ``E``::
                                                         requested resources: "2:apart:8 GPUs, 4 CPUs"; or ""
                                             seated_until  server time (ms) until which a claim reserves a seat while
                                                           others are free
-                                            start       the event of its start, until then
+                                            start       of a gang's seat: the event of its start, until all seats are
+                                                        claimed
                                             address     of a seat, for the other seats
-                                            ended_as    cause of the end that counts: itself | failure | worker; or ""
-                                            end         the event of that end; the last seat appends it
+                                            ended_as    of a gang's seat 0: how the seat that ended the gang has ended,
+                                                        itself | failure | worker; or ""
+                                            end         of a gang's seat 0: the event of that end; the last seat
+                                                        appends it
                                             importing_since  server time (ms) at which the trainable's import began, or
                                                              ""
 
@@ -185,7 +188,7 @@ def quota_key(pattern: str) -> str:
 
 
 def drain_key(worker: str) -> str:
-    """Return the key of a worker's order to drain."""
+    """Return the key of an operator's orders to a worker: to drain, and to disable devices."""
     return f"mqtune:drain:{worker}"
 
 
@@ -205,7 +208,7 @@ _OF_EXPERIMENT: Final = re.compile(r"mqtune:x:\{([^{}]*)\}:.*")
 
 
 def experiment_of(key: str) -> str:
-    """Return the experiment that owns a key, or an empty text."""
+    """Return the name of the experiment that owns a key, or an empty text."""
     matched = _OF_EXPERIMENT.fullmatch(key)
     return matched[1] if matched and is_name(matched[1]) else ""
 
@@ -214,7 +217,7 @@ class ExperimentKeys:
     """The keys and the channel of one experiment.
 
     Args:
-        db: database number. Only the channel's name depends on it.
+        db: database number. Only the channel's name depends on it, because databases share channels.
     """
 
     def __init__(self, experiment: str, db: int = 0) -> None:
@@ -223,7 +226,7 @@ class ExperimentKeys:
         #: The driver's identity and epoch. Workers need not read it.
         self.driver = f"{prefix}:driver"
         self.journal = f"{prefix}:journal"
-        #: Index of the chapters. Workers may not write it, or one could end drivers.
+        #: Index of the chapters. Workers must not write it: a false entry would end drivers.
         self.chapters = f"{prefix}:chapters"
         #: Channel for entries that are appended to the journal.
         self.metrics = f"{prefix}:metrics{_of_database(db)}"
@@ -255,7 +258,7 @@ class ExperimentKeys:
         return self._asked + worker
 
     def log(self, token: str) -> str:
-        """Return the key of the answer to one request."""
+        """Return the key of the answer to a request for output. *token* identifies the request."""
         return self._log + token
 
     def usage(self, worker: str) -> str:

@@ -11,12 +11,12 @@ from typing import Any
 def found_when_used(
     package: str, homes: Mapping[str, str], *, checked_early: tuple[str, ...] = (), is_public: bool = True
 ) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__``.
+    """Return a package's ``__getattr__``, which imports a name's module on first use.
 
     Args:
         homes: the defining module of each name. A module's own name maps to that module.
-        checked_early: prefixes of modules with objects that a script makes before its Tuner. Their argument errors end
-            the script with one line, too.
+        checked_early: prefixes of modules with objects that a script makes before its Tuner. If such an object gets an
+            invalid argument, the script ends with one line (see ``text.say_in_one_line``).
         is_public: whether the error for an unknown name suggests the nearest known names. Internal folders must answer
             cheaply, because `from folder import module` asks them for the module first.
     """
@@ -43,6 +43,6 @@ def found_when_used(
 
 
 def facade_of(package: str, names: Mapping[str, tuple[str, ...]], *, is_public: bool = False) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a folder's facade, with *names* by defining module."""
+    """Return the ``__getattr__`` of a folder's ``__init__``. *names* has the names by module."""
     homes = {name: f"{package}.{module}" for module, of_module in names.items() for name in of_module}
     return found_when_used(package, homes, is_public=is_public)

@@ -27,8 +27,8 @@ INTERRUPTED_CODE: Final = 130
 _IDS: Final = ("/proc/sys/kernel/random/boot_id", "/etc/machine-id")
 #: Identifies the container of a process number.
 _PID_NAMESPACE: Final = "/proc/self/ns/pid"
-#: Description of a process: its number, host, place (see ``_place``) and start.
-_DESCRIPTION: Final = re.compile(r"process (?P<pid>\d{1,9}) on .* \((?P<place>[0-9a-f]+)\.(?P<began>\d+)\)")
+#: Description of a process: its number, host, machine (see ``_machine_hash``) and start.
+_DESCRIPTION: Final = re.compile(r"process (?P<pid>\d{1,9}) on .* \((?P<machine>[0-9a-f]+)\.(?P<began>\d+)\)")
 
 
 def describe_process(pid: int | None = None) -> str:
@@ -38,23 +38,23 @@ def describe_process(pid: int | None = None) -> str:
 
 
 def process_mark(pid: int | None = None) -> str:
-    """Return a process's place and start, by default this one's.
+    """Return a hash of this machine and a process's start as text, by default this process's.
 
-    Place, start and number together are unique among the processes of all machines.
+    With the process number it is unique among the processes of all machines.
     """
-    return f"{_place()}.{started_at(os.getpid() if pid is None else pid)}"
+    return f"{_machine_hash()}.{started_at(os.getpid() if pid is None else pid)}"
 
 
 def is_here(description: str) -> bool:
     """Whether a described process belongs to this boot of this machine and this container."""
     matched = _DESCRIPTION.fullmatch(description)
-    return matched is not None and matched["place"] == _place()
+    return matched is not None and matched["machine"] == _machine_hash()
 
 
 def is_gone(description: str) -> bool:
     """Whether a described process has ended. False if that can't be seen from here."""
     matched = _DESCRIPTION.fullmatch(description)
-    if matched is None or matched["place"] != _place():
+    if matched is None or matched["machine"] != _machine_hash():
         return False
     pid = int(matched["pid"])
     try:
@@ -68,7 +68,7 @@ def is_gone(description: str) -> bool:
 
 
 @cache
-def _place() -> str:
+def _machine_hash() -> str:
     """Return a hash of this boot of this machine and, on Linux, this container.
 
     Process numbers are comparable within it.
@@ -80,7 +80,7 @@ def _place() -> str:
     with contextlib.suppress(OSError):
         parts.append(os.readlink(_PID_NAMESPACE).encode())
     if not parts:
-        # Rarely needed, and an import costs memory.
+        # Imported here, because it is rarely needed and costs memory.
         import uuid  # noqa: PLC0415
 
         parts = [socket.gethostname().encode(), hex(uuid.getnode()).encode()]
@@ -94,10 +94,14 @@ def started_at(pid: int) -> int:
 
 
 def process_stat(pid: int) -> tuple[str, int, int]:
-    """Return a process's state, parent and start. Equal numbers mean the same process."""
+    """Return a process's state letter, parent's number, and start in kernel ticks since boot.
+
+    Return an empty text and zeros if there is no such process. A process number with the same start is the same
+    process.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name comes before, and may contain anything.
+            # The program's name stands before the last bracket, and may contain anything.
             fields = file.read().rpartition(b")")[2].split()
         return fields[0].decode(), int(fields[1]), int(fields[19])
     except (OSError, IndexError, ValueError):
@@ -117,7 +121,7 @@ def signal_name(number: int) -> str:
 
 #: Subfolder of an experiment for its own server.
 SERVER_FOLDER: Final = "redis"
-#: File in an experiment's folder that marks it as archived. No server has the experiment until it resumes.
+#: File in an experiment's folder that marks it as archived: no server has its data until it resumes.
 ARCHIVED: Final = "archived"
 
 #: Subfolder of an experiment for folder checkpoints, if it has no store and runs on this machine only.
@@ -125,7 +129,7 @@ CHECKPOINTS: Final = "checkpoints"
 #: Subfolder of an experiment for dict checkpoints, which may be read after Redis is gone.
 DICTS: Final = "dict-checkpoints"
 
-#: Driver description of an experiment in virtual time.
+#: Description of the driver of a simulated experiment.
 SIMULATION: Final = "a simulation"
 
 
@@ -153,7 +157,7 @@ def open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is this one.
+            # The new descriptor gets the lowest free number, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays open
@@ -207,7 +211,7 @@ def end_of_file(path: str | os.PathLike[str], size: int) -> str:
 
 
 def replace_file(path: Path, parts: Iterable[bytes], *, mode: int = 0o666) -> None:
-    """Write a file atomically. Readers see the old or the new one; a failure keeps the old.
+    """Write a file atomically. Readers see the old or the new one. A failure keeps the old one.
 
     The umask applies to *mode*.
 

@@ -61,14 +61,14 @@ OF_MODULES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("MedianStoppingRule", "MedianPruner", "PercentilePruner"), "mqtune.MedianStopping(…)"),
     "PopulationBasedTraining": "mqtune.PBT(…)",
 }
-#: Methods and attributes of their tuners.
+#: Methods and attributes of tuners in Ray Tune and Optuna.
 OF_TUNERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("fit", "optimize", "tune"), "tuner.run()"),
     "enqueue_trial": "tuner.add(config)",
     "get_results": "tuner.results()",
     **dict.fromkeys(("best_trial", "best_params", "best_value"), "tuner.run().best"),
 }
-#: Attributes of their results.
+#: Attributes of results in Ray Tune and Optuna.
 OF_RESULTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("get_best_result", "get_best_trial", "best_trial"), "results.best"),
     **dict.fromkeys(("get_dataframe", "trials_dataframe"), "results.dataframe()"),
@@ -119,7 +119,7 @@ OF_OBJECTIVE: Final = dict.fromkeys(_CONSTRAINTS, 'Tuner(metric=["loss", "latenc
 
 
 def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str]) -> None:
-    """Refuse unknown arguments of *owner*. *elsewhere* has hints for names of other libraries.
+    """Refuse unknown arguments of *owner*. *elsewhere* has hints for known wrong names.
 
     Raises:
         ConfigurationError: a name is unknown. The message suggests the likely name.
@@ -127,7 +127,7 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], els
     for name in given:
         if name in known:
             continue
-        # People remember the beginning of a name.
+        # A name that begins like this one is a better hint than a similar one.
         begin_so = [own for own in known if own.startswith(name)]
         near = [f"{own}=" for own in begin_so or difflib.get_close_matches(name, known, n=1)]
         likely = [elsewhere[name]] if name in elsewhere else near
@@ -154,7 +154,7 @@ class KnownArguments:
 
     __slots__ = ()
     __signature__ = _OfConstructor()
-    #: Hints for other names: an argument of the class, such as ``keep_last=``, or a place elsewhere.
+    #: Hints for wrong names: an argument of the class, such as ``keep_last=``, or another class's argument.
     meant: ClassVar[Mapping[str, str]] = {}
 
     def __new__(cls, *args: object, **options: object) -> Self:
@@ -191,7 +191,7 @@ def naming(meant: Mapping[str, str]) -> Callable[[object, str], object]:
     def find(self: object, name: str) -> object:
         if name in meant:
             raise no_attribute(type(self).__name__, name, meant)
-        # A property itself raised an AttributeError.
+        # The attribute is a property that raised an AttributeError. Raise that again.
         return object.__getattribute__(self, name)
 
     return find
@@ -202,7 +202,8 @@ def with_hints(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a function so that unknown arguments raise an error with a hint.
 
-    *elsewhere* has hints for mqtune's names, and *others* for other libraries', by default those for ``Tuner``.
+    *elsewhere* has hints for mqtune's own names, and *others* for names from other libraries. By default these are the
+    names for ``Tuner``.
     """
 
     def decorated(call: Callable[P, T]) -> Callable[P, T]:

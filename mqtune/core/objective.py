@@ -106,7 +106,7 @@ class Objective:
         modes: tuple[Any, ...] = tuple(mode) if isinstance(mode, list | tuple) else (mode,) * len(metrics)
         if constraints and not metrics:
             raise ConfigurationError(
-                f"metric={metric!r} has bounds alone; give what is optimised, too: "
+                f"metric={metric!r} has only constraints; give the metric to optimise, too: "
                 f"metric={['loss', *map(str, constraints)]!r}"
             )
         if len(modes) != len(metrics) or not metrics:
@@ -116,7 +116,7 @@ class Objective:
         for given_mode in modes:
             checks.one_of("", "mode", given_mode, ("min", "max"))
         if len(set(metrics)) < len(metrics):
-            raise ConfigurationError(f"metric={metric!r}: a metric is there twice")
+            raise ConfigurationError(f"metric={metric!r}: a metric is given twice")
         return cls(metrics, modes, constraints)
 
     @property
@@ -171,7 +171,7 @@ class Objective:
         return tuple(numbers) if len(numbers) == len(self.metrics) else None
 
     def point(self, metrics: Metrics) -> Point | None:
-        """Return the values in a report with lower as better. None if one is not a number."""
+        """Return the metrics' values with signs so that lower is better. None if one is missing."""
         values = self.values(metrics)
         if values is None:
             return None
@@ -182,7 +182,7 @@ def metric_of(definition: Mapping[str, Any]) -> Metric:
     """Return a definition's metrics and outcome constraints in the user's spelling.
 
     Raises:
-        KeyError: it has no metric.
+        KeyError: the definition has no metric.
     """
     metric, constraints = definition["metric"], definition.get(OUTCOME_CONSTRAINTS, ())
     return [*([metric] if isinstance(metric, str) else metric), *constraints] if constraints else metric
@@ -193,7 +193,7 @@ def _is_constraint(given: object) -> bool:
 
 
 class GoesByObjective:
-    """Base of schedulers, searchers and stop rules, which depend on the objective."""
+    """Base of schedulers, searchers and stop rules. It checks and stores the objective."""
 
     #: Whether it supports several metrics.
     takes_several: bool = False
@@ -212,14 +212,14 @@ class GoesByObjective:
         """
         if not objective.is_single and not self.takes_several:
             raise ConfigurationError(
-                f"{type(self).__name__} goes by one metric, and the experiment has {objective}: "
+                f"{type(self).__name__} supports one metric, and the experiment has {objective}: "
                 f"{self.instead_of_several}"
             )
         self.objective = objective
 
 
 def dominates(point: Point, other: Point) -> bool:
-    """Whether *point* is nowhere worse than *other*, and somewhere better."""
+    """Whether *point* is not worse than *other* in any metric, and better in at least one."""
     return point != other and all(mine <= theirs for mine, theirs in zip(point, other, strict=True))
 
 
@@ -229,7 +229,7 @@ _PLANE: Final = 2
 class _HasPoint(Protocol):
     @property
     def point(self) -> Point:
-        """Its values; lower is better."""
+        """The values of the metrics. Lower is better."""
 
 
 T = TypeVar("T", bound=_HasPoint)
@@ -241,7 +241,7 @@ def pareto_front(things: Iterable[T]) -> list[T]:
     They are sorted by the first metric, the best first.
     """
     front: list[T] = []
-    # A dominating point comes first in this order.
+    # In this order, a point comes after all points that dominate it.
     for candidate in sorted(things, key=lambda thing: thing.point):
         # With two metrics, the last point of the front has the best second value.
         rivals = front[-1:] if len(candidate.point) == _PLANE else front

@@ -14,8 +14,8 @@ ME: Final = "me"
 class Owner(NamedTuple):
     """A person or program that acted on an experiment or worker.
 
-    All parts are empty if an earlier version recorded nothing. The owner's own process reports them. They prevent
-    accidents, and are no access control: permissions are the accounts' matter.
+    All parts are empty if an earlier version recorded nothing. The owner's own process states them, so they prevent
+    accidents but are no access control. Only the server's accounts control access.
 
     Attributes:
         account: account of the Redis server; empty for the default one.
@@ -32,10 +32,7 @@ class Owner(NamedTuple):
         return f"{where} ({self.account})" if self.account else where
 
     def is_same(self, other: Owner) -> bool:
-        """Whether both are one person: the same user name, on any machine.
-
-        One person has accounts of several roles.
-        """
+        """Whether both are one person: the same user name, on any machine and with any account."""
         return self.user == other.user
 
     def matches(self, text: str) -> bool:

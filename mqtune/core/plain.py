@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T")
-#: A number of things, and the number of an attempt.
+#: A number of things.
 Count = Annotated[int, msgspec.Meta(ge=0)]
+#: The number of an attempt, from 1.
 AttemptNumber = Annotated[int, msgspec.Meta(ge=1)]
-#: The field in an error of msgspec's.
+#: The part of msgspec's error text that names the field.
 _PLACE: Final = re.compile(r" - at .*?`\$\.(\w+).*", re.DOTALL)
 
 
 def from_plain(kind: type[T], plain: object) -> T:
-    """Return an object of *kind*, made of plain values. Unknown fields are ignored.
+    """Make an object of *kind* from plain values. Unknown fields are ignored.
 
     Raises:
         TypeError: a field is missing, or its value has the wrong type. The text has the field and the value.
@@ -41,26 +42,26 @@ def from_plain(kind: type[T], plain: object) -> T:
 
 def field_values(value: DataclassInstance) -> Body:
     """Return the values of a dataclass's fields, by their names."""
-    return {name: getattr(value, name) for name in _usual(type(value))}
+    return {name: getattr(value, name) for name in _defaults(type(value))}
 
 
 def to_plain(value: object) -> Any:
     """Return dataclasses as dicts, enums as their values, and NumPy scalars as numbers.
 
     Raises:
-        TypeError: it holds something else.
+        TypeError: *value* contains something else.
     """
     return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=as_number)
 
 
 def unusual_fields(value: DataclassInstance) -> Body:
     """Return the fields that differ from their defaults, for messages that are sent often."""
-    usual = _usual(type(value))
-    return {name: own for name, own in field_values(value).items() if own != usual[name]}
+    defaults = _defaults(type(value))
+    return {name: own for name, own in field_values(value).items() if own != defaults[name]}
 
 
 @cache
-def _usual(kind: type[DataclassInstance]) -> Body:
+def _defaults(kind: type[DataclassInstance]) -> Body:
     """Return the defaults of a dataclass's fields, by their names."""
     return {
         attribute.name: attribute.default
@@ -74,8 +75,7 @@ class RowConverter(Generic[T]):
     """Converts dataclass objects to lists of their values and back, faster than as dicts.
 
     Args:
-        kind: the dataclass.
-        types: the types of fields with another form in rows, by name.
+        types: the types of those fields that have another type in rows, by name.
     """
 
     def __init__(self, kind: type[T], **types: object) -> None:

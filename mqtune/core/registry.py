@@ -20,8 +20,8 @@ from mqtune.core.errors import ConfigurationError
 CLASS: Final = "class"
 #: A kind and the arguments of its constructor, as values for a message.
 Description = dict[str, Any]
-#: The package with the registered classes. A definition may import other packages through entry points only.
-_OWN: Final = __name__.partition(".")[0]
+#: The package with mqtune's own classes. A definition may import other packages through entry points only.
+_OWN_PACKAGE: Final = __name__.partition(".")[0]
 
 
 T = TypeVar("T", bound="Registered")
@@ -39,19 +39,19 @@ class Registered:
     role: ClassVar[str]
     #: Name of the class in descriptions. It never changes, because existing experiments name it.
     kind: ClassVar[str] = ""
-    #: Arguments added in later versions, with the described values for the old behaviour. Descriptions leave these
-    #: values out, so older experiments stay equal.
+    #: Arguments that later versions added, each with the value that stands for the old behaviour. Descriptions leave
+    #: these values out, so descriptions by older versions stay equal.
     later: ClassVar[Mapping[str, object]] = {}
     #: Group of entry points that add kinds. An entry point is imported only if a description names it.
     group: ClassVar[str] = ""
 
     def describe(self) -> Description:
-        """Return its kind and constructor arguments, as values for a message.
+        """Return the object's kind and constructor arguments, as values for a message.
 
         Override it in a class that keeps its arguments elsewhere.
 
         Raises:
-            ConfigurationError: an argument is in no attribute.
+            ConfigurationError: the object does not keep an argument in the attribute ``_<argument>``.
         """
         # A class derived from one of mqtune's may have its own constructor.
         owner = next((class_ for class_ in type(self).__mro__ if vars(class_).get("kind")), type(self))
@@ -66,8 +66,8 @@ class Registered:
             value: object = getattr(self, f"_{name}")
         except AttributeError:
             raise ConfigurationError(
-                f"{type(self).__name__} has no attribute _{name}; keep the constructor's arguments, or define "
-                f"describe()"
+                f"{type(self).__name__} has no attribute _{name}; keep the constructor's arguments in attributes of "
+                "this form, or define describe()"
             ) from None
         if hasattr(value, "describe"):
             return value.describe()
@@ -81,13 +81,13 @@ class Registered:
             description: a result of ``described``.
 
         Raises:
-            ConfigurationError: it needs the user's class or function, or this version doesn't know its kind.
+            ConfigurationError: the object needs the user's class or function, or this version doesn't know its kind.
         """
         arguments = dict(description)
         kind = arguments.pop(cls.role, None)
         if CLASS in arguments:
             raise ConfigurationError(
-                f"the {cls.role} is of a class of your own, {arguments[CLASS]}, which only your code can make"
+                f"the {cls.role} is an object of your own class {arguments[CLASS]}, which only your code can make"
             )
         known = _kinds(cls)
         if kind not in known and cls.group and kind in names_in(cls.group):
@@ -136,7 +136,7 @@ def _subclasses(base: type[T]) -> Iterator[type[T]]:
 
 
 def _is_own(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == _OWN
+    return kind.__module__.partition(".")[0] == _OWN_PACKAGE
 
 
 def _is_registered(kind: type[Registered]) -> bool:
@@ -153,7 +153,7 @@ def described(thing: Registered) -> Description:
 
 
 class Difference(NamedTuple):
-    """A difference of two descriptions, such as of ``scheduler.max_t``."""
+    """A value that differs between two descriptions, such as ``scheduler.max_t``."""
 
     name: str
     was: object
@@ -164,7 +164,10 @@ class Difference(NamedTuple):
 
 
 def differences(name: str, was: object, is_: object) -> Iterator[Difference]:
-    """Yield the differences of two descriptions. Of different kinds, only the kinds differ."""
+    """Yield the differences of two descriptions.
+
+    If the kinds differ, yield only that difference. *name* is the name of the described thing, such as ``scheduler``.
+    """
     # NaN is not equal to itself, but counts as the same value here.
     if was == is_ or repr(was) == repr(is_):
         return

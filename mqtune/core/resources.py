@@ -15,7 +15,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.names import OF_RESOURCES, KnownArguments
 from mqtune.core.version import __version__, minor
 
-#: The minor version in a queue's name: trials and workers of different ones don't meet.
+#: The minor version in a queue's name, so that workers never get trials of another minor version.
 QUEUE_VERSION: Final = minor(__version__).replace(".", "-")
 #: All queues of trials, as a pattern of Redis.
 QUEUES: Final = "mqtune-*"
@@ -25,7 +25,7 @@ EVERY: Final = "*"
 BY_CONFIG: Final = "by_config"
 #: The most seats of a gang. Each is a key, a lease and a task, and one script iterates over all.
 MOST_SEATS: Final = 1000
-#: The bytes of a GB, as GPUs are sold.
+#: The bytes of a GB, as in the names of GPUs.
 BYTES_PER_GB: Final = 10**9
 #: The separator of a worker's patterns.
 _BETWEEN: Final = ","
@@ -39,7 +39,7 @@ _TAG: Final = re.compile(r"[a-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources(KnownArguments):
-    """The resources of one trial, or of one slot of a worker.
+    """The resources that one trial asks for, or that one slot of a worker offers.
 
     Args:
         gpus: number of GPUs. Below 1 it is a share of one GPU (0.5 lets two trials share it); above 1 it must be whole.
@@ -50,13 +50,14 @@ class Resources(KnownArguments):
             memory. A slot there offers all memory of a GPU.
         machines: number of workers on which each trial runs at the same time, as one gang. With ``gpus=8, machines=2``
             it has a slot with 8 GPUs on each of two. All start together or none.
-        seats: the same, but several of its slots may be on one worker. Give one of the two.
+        seats: number of slots in which each trial runs at the same time, as one gang. Several of them may be on one
+            worker. Give either *machines* or *seats*.
         tags: further properties of the slot, by names that the workers' operator has chosen, such as ``a100`` or
             ``nvlink``: small letters, digits, dashes and underscores. Kept as a frozenset.
 
     Raises:
-        ConfigurationError: a count is negative, infinite or not whole; a tag is not a name; *machines* and *seats* are
-            both given, or are more than ``MOST_SEATS``.
+        ConfigurationError: a number is invalid, a tag is not a name, or *machines* and *seats* are both given or more
+            than ``MOST_SEATS``.
     """
 
     meant: ClassVar = OF_RESOURCES
@@ -74,19 +75,18 @@ class Resources(KnownArguments):
         memory = number("resources", "gpu_memory_gb", self.gpu_memory_gb, least=0)
         if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
             raise ConfigurationError(
-                f"resources: gpus={gpus!r} can't be had; give 0, a share below 1 such as 0.5, or a whole number"
+                f"resources: gpus={gpus!r} is impossible; give 0, a share below 1 such as 0.5, or a whole number"
             )
         machines = whole_number("resources", "machines", self.machines, 1)
         seats = whole_number("resources", "seats", self.seats, 1)
         if machines > 1 and seats not in (1, machines):
             raise ConfigurationError(
-                f"resources: machines={machines} and seats={seats} are given; give machines=… for a slot on each of so "
-                f"many workers, or "
-                "seats=… for so many slots on any"
+                f"resources: machines={machines} and seats={seats} are both given; give machines=N for one slot on "
+                "each of N workers, or seats=N for N slots on any workers"
             )
         if max(machines, seats) > MOST_SEATS:
             raise ConfigurationError(
-                f"resources: a trial has no more than {MOST_SEATS} seats; {max(machines, seats)} are asked for"
+                f"resources: a trial may have at most {MOST_SEATS} seats; {max(machines, seats)} are given"
             )
         plain: Body = {"gpus": gpus, "cpus": cpus, "gpu_memory_gb": memory, "tags": _checked_tags(self.tags)}
         plain |= {"machines": machines, "seats": max(machines, seats)}
@@ -95,19 +95,22 @@ class Resources(KnownArguments):
 
     @property
     def gang(self) -> str:
-        """The seats, "apart" or "any" for their workers, and their resources; empty for one."""
+        """The gang as a text, such as "2:apart:8 GPUs, 4 CPUs". Empty for one seat.
+
+        "apart" means one seat on each worker; "any" allows several on one worker.
+        """
         if self.seats == 1:
             return ""
         return f"{self.seats}:{'apart' if self.machines > 1 else 'any'}:{self.of_seat}"
 
     @property
     def of_seat(self) -> Resources:
-        """The resources of one of its seats."""
+        """The resources of one seat."""
         return replace(self, machines=1, seats=1)
 
     @property
     def not_offered(self) -> str:
-        """The beginning of a sentence: that no workers offer the slots for it."""
+        """The words "no worker offers …" with these resources, to begin a sentence for people."""
         if self.seats == 1:
             return f"no worker offers a slot with {self}"
         if self.machines > 1:
@@ -116,17 +119,17 @@ class Resources(KnownArguments):
 
     @property
     def has_gpu(self) -> bool:
-        """Whether it includes a GPU, or a part of one."""
+        """Whether the resources include a GPU or a part of one."""
         return self.gpus > 0 or self.gpu_memory_gb > 0
 
     @property
     def is_shared_by_memory(self) -> bool:
-        """Whether it is a part of a GPU, measured by memory alone."""
+        """Whether the resources include a part of a GPU by memory alone, without ``gpus``."""
         return self.has_gpu and not self.gpus
 
     @property
     def shared_bytes(self) -> int:
-        """The memory of a part of a GPU that is measured by memory alone, in bytes; else 0."""
+        """The GPU memory in bytes if ``is_shared_by_memory``, else 0."""
         return max(1, round(self.gpu_memory_gb * BYTES_PER_GB)) if self.is_shared_by_memory else 0
 
     def fits(self, offer: Resources) -> bool:
@@ -144,7 +147,7 @@ class Resources(KnownArguments):
         )
 
     def encode(self) -> Body:
-        """Return plain values for a message. Those of one seat are known to earlier versions."""
+        """Return plain values for a message. *machines* and *seats* are left out if they are 1."""
         plain = {**asdict(self), "tags": sorted(self.tags)}
         return {name: value for name, value in plain.items() if name not in _OF_GANGS or value > 1}
 
@@ -174,9 +177,10 @@ class Resources(KnownArguments):
 def queue_name(offer: Resources, experiments: str = EVERY) -> str:
     """Return the Celery queue of slots of this shape.
 
-    Examples are ``mqtune-0-2.gpu1.cpu4`` and ``….cpu4.mem24+a100+nvlink``. Each shape has one name, on every machine.
-    Workers for some experiments alone have queues of their own: ``….cpu4@team-a-*``. The name of slots for several
-    patterns is ``….cpu4@team-a-*,team-b-*``. They consume a queue for each: see ``queues_of``.
+    Examples are ``mqtune-0-2.gpu1.cpu4`` and ``….cpu4.mem24+a100+nvlink``. Slots of equal shape have the same name on
+    every machine. If a worker serves only some experiments, the name of its slots has their patterns:
+    ``….cpu4@team-a-*``. A name with several patterns, as in ``….cpu4@team-a-*,team-b-*``, stands for several queues:
+    see ``queues_of``.
     """
     memory = f".mem{offer.gpu_memory_gb:.12g}" if offer.gpu_memory_gb else ""
     tags = "".join(f"+{tag}" for tag in sorted(offer.tags))
@@ -191,7 +195,10 @@ def version_in(queue: str) -> str:
 
 
 def gpus_in(queue: str, asked: Resources) -> float:
-    """Return the number of GPUs of a trial in a slot of this queue, or its share by memory."""
+    """Return how many GPUs a trial occupies in a slot of this queue.
+
+    A trial that shares a GPU by memory occupies a fraction, or 0 if the queue's name has no memory.
+    """
     if not asked.is_shared_by_memory:
         return asked.gpus
     matched = _MEMORY.search(queue)
@@ -199,15 +206,15 @@ def gpus_in(queue: str, asked: Resources) -> float:
 
 
 def queues_of(name: str) -> list[str]:
-    """Return the Celery queues of the slots of this name, one for each of their patterns.
+    """Return the Celery queues of slots with this name, one for each of their patterns.
 
-    So teams that share slots have a queue each, hidden from the accounts of others.
+    Teams that share slots have a queue each, so that the account of one team can't read the queue of another.
     """
     return [queue for _, queue in patterned(name)]
 
 
 def patterned(name: str) -> list[tuple[str, str]]:
-    """Return the Celery queues of the slots of this name, each with its pattern of experiments."""
+    """Return pairs of a pattern of experiments and its Celery queue, for slots with this name."""
     shape, at, patterns = name.partition("@")
     if not at:
         return [(EVERY, name)]
@@ -215,7 +222,7 @@ def patterned(name: str) -> list[tuple[str, str]]:
 
 
 def patterns_of(experiments: str) -> list[str]:
-    """Return a worker's patterns, which are separated by commas."""
+    """Split a worker's patterns, which commas separate."""
     return experiments.split(_BETWEEN)
 
 
@@ -225,7 +232,7 @@ def serves(experiments: str, experiment: str) -> bool:
 
 
 def checked_patterns(experiments: str) -> str:
-    """Return a worker's patterns, sorted and each once, so that equal workers share a queue.
+    """Return a worker's patterns, sorted and unique, so that equal workers share queues.
 
     Raises:
         ConfigurationError: a pattern is invalid.
@@ -250,8 +257,7 @@ def check_experiments(pattern: str) -> None:
     if not is_pattern(pattern):
         raise ConfigurationError(
             f"experiments={pattern!r} can't be names of experiments; use letters, digits, dots, dashes, underscores, "
-            f"and * "
-            "for any of them, such as team-a-*"
+            "and * for any of them, such as team-a-*"
         )
 
 
@@ -271,5 +277,5 @@ def _checked_tags(tags: object) -> frozenset[str]:
 
 
 def in_gb(size: float) -> str:
-    """Return a number of bytes in words."""
+    """Return a number of bytes as text, such as "1.5 GB"."""
     return f"{size / BYTES_PER_GB:.1f} GB"

@@ -1,4 +1,4 @@
-"""Scopes: the value by which a trial is ranked."""
+"""Scopes: how a trial's ranking value is computed from the values of its reports."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _LAST_ONES: Final = re.compile(r"last-([1-9][0-9]{0,5})-avg")
 
 
 def checked_scope(owner: str, scope: object) -> str:
-    """Return a valid scope.
+    """Return *scope* if ``ScopedValue`` has it.
 
     Args:
         owner: the argument's owner, such as ``ASHA``; empty for a direct argument of the user.
 
     Raises:
-        ConfigurationError: ``ScopedValue`` has no such scope.
+        ConfigurationError: the scope is invalid.
     """
     if isinstance(scope, str) and (scope in ("all", "last", "avg") or _LAST_ONES.fullmatch(scope)):
         return scope
     given = f"{owner}: scope={scope!r}" if owner else f"scope={scope!r}"
-    raise ConfigurationError(f"{given} is none of 'all', 'last', 'avg', and 'last-5-avg' with any number in it")
+    raise ConfigurationError(f"{given} is none of 'all', 'last', 'avg' and 'last-N-avg', such as 'last-5-avg'")
 
 
 class ScopedValue:
@@ -37,7 +37,7 @@ class ScopedValue:
     - "last-n-avg", such as "last-5-avg": the mean of its last n values, or of all while there are fewer. It is NaN if
       one of them is. Ray Tune has it for n = 5 and 10.
 
-    Memory is constant, except for the last n values, which each report sums up.
+    Memory is constant for the first three. "last-n-avg" keeps n values and sums them up for each report.
 
     Args:
         scope: one of these.
@@ -56,14 +56,14 @@ class ScopedValue:
         self._count = 0
 
     def add(self, value: float) -> float:
-        """Add the next value. Return the trial's ranking value, or NaN."""
+        """Add the next value. Return the value that ranks the trial now, or NaN."""
         if self._last.maxlen:
             self._last.append(value)
             return sum(self._last) / len(self._last)
         if not math.isnan(value):
             self._count += 1
-            self._total = self._joined(value) if self._count > 1 else value
+            self._total = self._combined(value) if self._count > 1 else value
         return self._total if self._best else self._total / max(1, self._count)
 
-    def _joined(self, value: float) -> float:
+    def _combined(self, value: float) -> float:
         return self._best(self._total, value) if self._best else self._total + value

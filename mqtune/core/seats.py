@@ -1,8 +1,8 @@
 """The seats of an attempt.
 
-A trial on one worker has one seat. A gang has several, which begin and end together. Seat 0 has the trial's name; it
-reports and saves. Each further seat has its own name, such as ``0001~1``, for its task, lease, orders and output. A
-worker treats a seat like an attempt.
+A trial in one slot has one seat. A gang has several seats, which begin and end together. Seat 0 has the trial's name.
+Only seat 0 reports and saves. Each further seat has its own name, such as ``0001~1``, for its task, lease, orders and
+output. A worker treats each seat like an attempt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def seat_in(name: str) -> tuple[TrialId, int]:
     if not mark:
         return TrialId(trial), 0
     if not (number.isascii() and number.isdecimal() and len(number) <= _DIGITS and number[0] != "0"):
-        raise ValueError(f"{name[:100]!r} is no name of a seat")
+        raise ValueError(f"{name[:100]!r} is not the name of a seat")
     return TrialId(trial), int(number)
 
 

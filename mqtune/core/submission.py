@@ -1,4 +1,4 @@
-"""Submissions: scripts that workers with driver slots run while their users are away."""
+"""Submissions: driver scripts that workers run in driver slots, so that users need not stay."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mqtune.core.errors import MessageVersionError
 from mqtune.core.owner import Owner
 from mqtune.core.plain import from_plain
 
-#: The trial's id of the output of a submission's script.
+#: Stands for a trial's id in requests for the output of a submitted script.
 DRIVER: Final = "driver"
 _VERSION: Final = 1
-#: The environment variable of a submitted script.
+#: The environment variable that tells a script about its submission.
 _VARIABLE: Final = "MQTUNE_SUBMISSION"
 
 
@@ -26,7 +26,6 @@ class Submission(NamedTuple):
     Attributes:
         name: its name, and the default name of its experiment.
         script: the script's path in the bundle.
-        arguments: the script's arguments.
         bundle: the digest of the bundle with its code.
         owner: the person or program that has submitted it.
         at: the time of the submission, in seconds since the epoch, by the server's clock.
@@ -40,12 +39,12 @@ class Submission(NamedTuple):
     at: Number
 
     def encode(self) -> bytes:
-        """Encode it."""
+        """Encode the submission."""
         return encode_value([_VERSION, self._asdict()])
 
     @classmethod
     def decode(cls, data: bytes) -> Submission:
-        """Return the encoded submission. Unknown fields are ignored.
+        """Decode a submission. Unknown fields are ignored.
 
         Raises:
             MessageVersionError: the version is unknown, or the bytes are not a submission.
@@ -62,9 +61,10 @@ class Submission(NamedTuple):
 
 
 class SubmittedRun(NamedTuple):
-    """A run of a submission: the name, whether it is the first run, and the owner.
+    """A run of a submitted script, as the script itself sees it.
 
-    A script with a name that was not submitted has the owner of its process.
+    ``is_first`` says whether it is the submission's first run. The owner is ``NOBODY`` for a script that was not
+    submitted but run here under a given name; its process is the owner then.
     """
 
     name: str
@@ -77,7 +77,7 @@ class SubmittedRun(NamedTuple):
 
 
 def this_submission() -> SubmittedRun | None:
-    """Return the submission that this process runs, or None."""
+    """Return the run of a submission that this process is, or None."""
     try:
         name, is_first, owner = json.loads(os.environ.get(_VARIABLE, "null"))
         return SubmittedRun(str(name), bool(is_first), Owner(*map(str, owner)))

@@ -25,7 +25,7 @@ _NAME_CHARS: Final = 100
 
 
 def printable(text: str) -> str:
-    """Make characters that would control a terminal visible. Lines and tabs stay."""
+    """Escape characters that would control a terminal, except line breaks and tabs."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
@@ -37,14 +37,14 @@ _NO_FORMULA: Final = "'"
 def cell_text(text: str) -> str:
     """Return *text* for a CSV cell, marked if a spreadsheet would evaluate it.
 
-    A trial's error may be a formula.
+    This matters because a trial's error text may be a formula.
     """
     is_formula = text.lstrip(_NO_FORMULA).startswith(_FORMULA) and not _is_numeral(text)
     return f"{_NO_FORMULA}{text}" if is_formula else text
 
 
 def text_of_cell(cell: str) -> str:
-    """Return the original text of a cell from ``cell_text``."""
+    """Return the text from which ``cell_text`` has made a cell."""
     text = cell.removeprefix(_NO_FORMULA)
     return text if cell_text(text) == cell else cell
 
@@ -79,7 +79,7 @@ def put(tree: dict[str, Any], name: str, value: object, separator: str = ".") ->
     for key in outer:
         tree = tree.setdefault(key, {})
         if not isinstance(tree, dict):
-            raise ConfigurationError(f"{name}: {key} has a value of its own")
+            raise ConfigurationError(f"{name}: {key} has a value already, which is not a dict")
     tree[last] = value
 
 
@@ -87,7 +87,7 @@ def nested(values: Mapping[str, object], separator: str = ".") -> dict[str, Any]
     """Return values under names such as ``layers.width`` as a nested dict.
 
     Raises:
-        ConfigurationError: a part of a name has a value of its own.
+        ConfigurationError: a part of a name has a value that is not a dict.
     """
     tree: dict[str, Any] = {}
     for name, value in values.items():
@@ -104,7 +104,7 @@ def cell_value(text: str) -> object:
     return text
 
 
-#: Spellings of Python, pandas and R.
+#: Values that Python, pandas and R write as words into table cells.
 _WORDS: Final = {
     "True": True,
     "False": False,
@@ -142,7 +142,7 @@ def names_in_words(names: Collection[str]) -> str:
 
 
 def there_are(names: Collection[str]) -> str:
-    """Return the existing names in words, for an error about an unknown one."""
+    """Return "there are 'a', 'b'", for an error about an unknown name."""
     if not names:
         return "there are none"
     return f"there {'is' if len(names) == 1 else 'are'} {names_in_words(names)}"
@@ -170,7 +170,7 @@ def _parts(values: Mapping[str, object]) -> list[str]:
 def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.5g}"
-    # Don't write out a list of a million numbers before cutting it.
+    # Cut first: to write out a list of a million numbers takes long.
     return str(value[:_MOST_CHARS] if isinstance(value, list | str | bytes) else value)
 
 
@@ -179,20 +179,20 @@ _LIBRARY: Final = str(Path(os.__file__).parent)
 
 
 def say_in_one_line() -> None:
-    """Make mqtune's deliberate errors end a script with one line that names the script's line.
+    """Make mqtune's errors end a script with one line that names the script's line.
 
-    If a user's scheduler, searcher or rule caused it, its traceback is printed first. Other errors, and errors raised
-    by user code, keep their traceback. Nothing changes in Python's development mode (``python -X dev``), or if another
-    hook is set.
+    If an error in a user's scheduler, searcher or rule is the cause, its traceback is printed first. Other errors, and
+    those that the user's own code raises, keep their traceback. Nothing changes in Python's development mode (``python
+    -X dev``), or if ``sys.excepthook`` was replaced.
     """
     if sys.excepthook is sys.__excepthook__ and not sys.flags.dev_mode:
-        sys.excepthook = _show
+        sys.excepthook = _print_error
 
 
-def _own(frames: Iterable[traceback.FrameSummary]) -> Iterator[traceback.FrameSummary]:
-    """Yield the frames of a script.
+def _script_frames(frames: Iterable[traceback.FrameSummary]) -> Iterator[traceback.FrameSummary]:
+    """Yield the frames of a script, without those of mqtune and of the standard library.
 
-    Frames of the standard library are left out, and so is fileless code called by mqtune.
+    Code without a file counts as mqtune's if mqtune calls it.
     """
     is_mqtune = False
     for frame in frames:
@@ -206,14 +206,14 @@ def _own(frames: Iterable[traceback.FrameSummary]) -> Iterator[traceback.FrameSu
             yield frame
 
 
-def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     frames = traceback.extract_tb(trace)
-    own = list(_own(frames))
+    own = list(_script_frames(frames))
     if not isinstance(error, MqtuneError) or not frames or frames[-1] in own:
         sys.__excepthook__(kind, error, trace)
         return
     if isinstance(error, UserCodeFailed) and error.__cause__ is not None:
-        # The place in the user's scheduler, searcher or rule.
+        # Print where the user's scheduler, searcher or rule failed.
         cause = traceback.TracebackException.from_exception(error.__cause__)
         theirs = [frame for frame in cause.stack if not frame.filename.startswith(_PACKAGE)]
         cause.stack = traceback.StackSummary.from_list(theirs)

@@ -49,7 +49,7 @@ class TrialStatus(Enum):
 
     @property
     def expecting_data(self) -> bool:
-        """Whether its reports count: it runs, is paused, or has ended with a result."""
+        """Whether the trial's reports count: it runs, is paused, or has ended with a result."""
         return self in _EXPECTING_DATA
 
     @property
@@ -59,7 +59,7 @@ class TrialStatus(Enum):
 
     @property
     def is_candidate(self) -> bool:
-        """Whether it has no attempt yet."""
+        """Whether the trial has no attempt yet."""
         return self is TrialStatus.CANDIDATE
 
     @property
@@ -74,27 +74,27 @@ class TrialStatus(Enum):
 
     @property
     def is_paused(self) -> bool:
-        """Whether it may be resumed."""
+        """Whether the trial is paused and may be resumed."""
         return self is TrialStatus.PAUSED
 
     @property
     def is_completed(self) -> bool:
-        """Whether it ended by itself, or used its whole budget."""
+        """Whether the trial ended by itself, or used its whole budget."""
         return self is TrialStatus.COMPLETED
 
     @property
     def is_early_stopped(self) -> bool:
-        """Whether the scheduler stopped it."""
+        """Whether the scheduler stopped the trial."""
         return self is TrialStatus.EARLY_STOPPED
 
     @property
     def is_failed(self) -> bool:
-        """Whether its attempts ended in errors. Its config may be proposed again."""
+        """Whether the trial's attempts ended in errors. Its config may be proposed again."""
         return self is TrialStatus.FAILED
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it was abandoned. Its config is never proposed again."""
+        """Whether the trial was abandoned. Its config is never proposed again."""
         return self is TrialStatus.ABANDONED
 
 
@@ -128,7 +128,7 @@ _MOST_TAGS: Final = 100
 
 
 class Labels(NamedTuple):
-    """The tags, and the notes, of a trial or an experiment."""
+    """The tags and notes of a trial or an experiment."""
 
     tags: tuple[str, ...] = ()
     notes: str = ""
@@ -157,7 +157,7 @@ class Labels(NamedTuple):
         return self.changed([tag for tag in tags if tag not in gone], "\n".join(filter(None, (notes, note))))
 
     def match(self, tags: Iterable[str] = (), text: str = "") -> bool:
-        """Whether these have all of *tags*, and *text* in the notes, in upper or lower case."""
+        """Whether the labels have all of *tags*, and *text* in the notes. Case is ignored."""
         return set(tags) <= set(self.tags) and text.casefold() in self.notes.casefold()
 
 
@@ -168,7 +168,7 @@ def checked_tags(tags: object) -> list[str]:
     """Return tags as a list without duplicates, in their order.
 
     Raises:
-        ConfigurationError: they are not a list of names.
+        ConfigurationError: *tags* is not a list of names.
     """
     if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
         raise ConfigurationError(f"tags={tags!r:.200} is not a list of names; give a list such as ['baseline', 'v2']")
@@ -180,21 +180,22 @@ def checked_tags(tags: object) -> list[str]:
             )
     unique_tags = list(dict.fromkeys(given))
     if len(unique_tags) > _MOST_TAGS:
-        raise ConfigurationError(f"there are {len(unique_tags)} tags, and the most is {_MOST_TAGS}")
+        raise ConfigurationError(f"there are {len(unique_tags)} tags, and the limit is {_MOST_TAGS}; remove some")
     return unique_tags
 
 
 def checked_notes(notes: object) -> str:
-    """Return notes.
+    """Return *notes* if they are valid.
 
     Raises:
-        ConfigurationError: they are not text, or too long.
+        ConfigurationError: the notes are not text, or too long.
     """
     if not isinstance(notes, str):
-        raise ConfigurationError(f"notes={notes!r:.200} is not text")
+        raise ConfigurationError(f"notes={notes!r:.200} is not text; give a string")
     if len(notes) > _NOTES_CHARS:
         raise ConfigurationError(
-            f"notes: the text has {len(notes):,} characters, and the most is {_NOTES_CHARS:,}; name a file that has it"
+            f"notes: the text has {len(notes):,} characters, and the limit is {_NOTES_CHARS:,}; put it into a file and "
+            "give the file's name"
         )
     return notes
 
@@ -204,50 +205,50 @@ TrialId = NewType("TrialId", str)
 CheckpointId = NewType("CheckpointId", str)
 Config = Body
 Metrics = Body
-#: The values of several metrics, lower is better.
+#: The values of several metrics, turned so that lower is better.
 Point = tuple[Number, ...]
 
 #: Stands for the worker's name if a person evaluates a trial.
 OUTSIDE: Final = "outside"
 
-#: Metrics of every report: the number of reports of the trial, the seconds since the previous one, and the seconds in
-#: total. The first and the last are counters of every checkpoint.
+#: Metrics that mqtune adds to every report: the number of reports of the trial, the seconds since the previous report,
+#: and the trial's total seconds. A checkpoint keeps the first and the last, so that the next attempt counts on.
 ITERATION: Final = "training_iteration"
 TIME_THIS_ITER: Final = "time_this_iter_s"
 TIME_TOTAL: Final = "time_total_s"
 
-#: The metric with the parameters of a trial that chooses them itself, such as an objective of Optuna. They become its
-#: config.
+#: The metric with the parameters of a trial that chooses them itself, such as an Optuna objective. They become the
+#: trial's config.
 PARAMETERS: Final = "mqtune.params"
 
 #: The delay, in seconds, before a retry after two attempts in a row without progress. The first retry is not delayed.
-#: Each further one doubles the delay, up to the last value. Without it a trial that fails at its first line would be
-#: queued a hundred times a second, and each attempt leaves up to 48 kB in the journal.
+#: Each further one multiplies the delay by the factor, up to the longest delay. Without a delay, a trial that fails at
+#: its first line would be queued a hundred times a second, and each attempt leaves up to 48 kB in the journal.
 RETRY_PAUSE_S: Final = 0.1
 RETRY_PAUSE_FACTOR: Final = 2.0
 LONGEST_RETRY_PAUSE_S: Final = 60.0
 
-#: The message to a worker whose experiment has lost its driver, and the error type of the attempts that it requeues.
+#: The error type of attempts that a worker requeues because the experiment has no driver; also the name of the order.
 UNDRIVEN: Final = "undriven"
 #: The error type of an attempt whose keys Redis has lost.
 FORGOTTEN: Final = "forgotten"
-#: The error type of an attempt that is handed back because its device is broken.
+#: The error type of an attempt that is requeued because its device is broken.
 DEVICE_BROKEN: Final = "DeviceBroken"
 #: The error type of an attempt that ended by an error of its worker.
 WORKER_ERROR: Final = "WorkerError"
 
-#: The first letter of a checkpoint's id: a folder in the store, or a dict in Redis.
+#: The first letter of a checkpoint's id. A persistent one is a folder in the store, one in memory a dict in Redis.
 _PERSISTENT: Final = "p"
 _IN_MEMORY: Final = "m"
-#: The end of an id: the attempt, the number, and the mark of the claim, if there is one.
+#: The end of a checkpoint's id: the attempt, the number, and the mark of the claim if the id has one.
 _NUMBERS: Final = re.compile(r"-(\d+)-(\d+)(?:\.\w+)?\Z", re.ASCII)
 
 
 def checkpoint_id(trial: str, attempt: int, number: int, *, in_memory: bool, claim: str = "") -> CheckpointId:
     """Return the unique id of the *number*-th checkpoint (from 1) of an attempt.
 
-    Attempt 0 stands for a checkpoint that a person has brought; its numbers have no order. *claim* is the mark of the
-    worker's claim: a server that is set back to before a claim has the same attempt claimed a second time.
+    Attempt 0 stands for imported checkpoints, whose numbers have no order. *claim* marks the worker's claim of the
+    attempt. If Redis loses the claim, another worker may claim the attempt again, and its ids still differ.
     """
     mark = f".{claim}" if claim else ""
     return CheckpointId(f"{_IN_MEMORY if in_memory else _PERSISTENT}-{trial}-{attempt}-{number}{mark}")
@@ -265,7 +266,7 @@ def attempt_and_number(checkpoint: CheckpointId) -> tuple[int, int]:
 
 
 def is_checkpoint_of(checkpoint: object, trial: str, attempt: int, claim: str) -> bool:
-    """Whether *checkpoint* is an id of the checkpoints of this claim of an attempt."""
+    """Whether *checkpoint* is a valid id for a checkpoint of this attempt under this claim."""
     if type(checkpoint) is not str:
         return False
     name = CheckpointId(checkpoint)
@@ -279,11 +280,8 @@ def is_in_memory(checkpoint: CheckpointId) -> bool:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a metric's value is a number, such as NaN or an infinity.
-
-    True and False don't count.
-    """
-    # Most are floats, and each report of a flood asks.
+    """Whether a metric's value is a number, NaN and infinity included. Bools are not."""
+    # The first check is the fast way for most values.
     return value.__class__ is float or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
@@ -303,7 +301,7 @@ ENDS: Final = tuple(end.value for end in AttemptEnd)
 
 
 class Intent(Enum):
-    """The driver's order to an attempt; durable in Redis until the attempt ends."""
+    """The driver's order to an attempt. Redis stores it until the attempt ends."""
 
     RUN = "run"
     STOP = "stop"
@@ -314,7 +312,7 @@ class Intent(Enum):
     ABANDON = "abandon"
     #: Requeue the trial: the attempt ends as HANDED_BACK.
     HAND_BACK = "hand_back"
-    #: Requeue it for the sake of others. It has as much time to save as for a pause.
+    #: Requeue the trial so that another experiment gets its slot. It has as much time to save as for a pause.
     GIVE_WAY = "give_way"
 
     @property
@@ -348,10 +346,14 @@ class Action(Enum):
 
 
 class Effect(NamedTuple):
-    """The consequences of a way to end or steer an attempt.
+    """The consequences of a decision to end or steer an attempt.
 
-    It has the intent on the wire, the end of an attempt that obeys, and the next status of its trial. An intent of a
-    larger ``reach`` replaces one of a smaller. ``keeps_state`` says whether the trial may save a checkpoint and resume.
+    Attributes:
+        intent: the order that the worker gets.
+        end: how an attempt ends that obeys the order.
+        status: the status of the trial after that.
+        reach: an intent with a larger number replaces one with a smaller number.
+        keeps_state: whether the trial may save a checkpoint and resume.
     """
 
     intent: Intent
@@ -361,14 +363,11 @@ class Effect(NamedTuple):
     keeps_state: bool = False
 
     def replaces(self, other: Effect) -> bool:
-        """Whether this decision on a trial may replace another one.
-
-        To abandon a trial replaces any other.
-        """
+        """Whether this decision on a trial may replace another one. Abandoning replaces all others."""
         return self.reach > other.reach or self.status is TrialStatus.ABANDONED is not other.status
 
 
-#: All ways to end or steer an attempt, by the decision in the journal.
+#: The effects by the name of the decision in the journal.
 EFFECTS: Final = {
     "continue": Effect(Intent.RUN, AttemptEnd.COMPLETED, TrialStatus.RUNNING, 0),
     "pause": Effect(Intent.PAUSE, AttemptEnd.PAUSED, TrialStatus.PAUSED, 1, keeps_state=True),
@@ -377,7 +376,7 @@ EFFECTS: Final = {
     "stop": Effect(Intent.STOP, AttemptEnd.STOPPED, TrialStatus.EARLY_STOPPED, 2),
     "complete": Effect(Intent.COMPLETE, AttemptEnd.COMPLETED, TrialStatus.COMPLETED, 2),
     "abandon": Effect(Intent.ABANDON, AttemptEnd.STOPPED, TrialStatus.ABANDONED, 2),
-    # For its worker it is a stop; the decision says what becomes of the trial.
+    # The worker gets an order to stop. The decision in the journal makes the trial FAILED.
     "fail": Effect(Intent.STOP, AttemptEnd.STOPPED, TrialStatus.FAILED, 2),
 }
 _BY_INTENT: Final = {effect.intent: effect for effect in reversed(EFFECTS.values())}
@@ -385,7 +384,7 @@ _BY_INTENT: Final = {effect.intent: effect for effect in reversed(EFFECTS.values
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The start of a paused trial's next attempt: config, checkpoint, and its source."""
+    """How a paused trial's next attempt starts: config, checkpoint, and the trial that saved it."""
 
     config: Config
     checkpoint: CheckpointId = CheckpointId("")
@@ -394,14 +393,15 @@ class Restart:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        # A message has an empty text for no source.
+        # In a message, an empty text stands for None.
         object.__setattr__(self, "source", self.source or None)
 
 
 class Decision(NamedTuple):
     """A scheduler's decision for a report, with a short reason.
 
-    With a pause, ``source`` is the trial from whose present checkpoint, kept until then, the paused one will continue.
+    For a pause, ``source`` may name another trial. The paused trial will then continue from that trial's current
+    checkpoint, which is kept until it does.
     """
 
     action: Action
@@ -434,12 +434,12 @@ _DEFAULT_TYPES: Final = [*map(type, REPORT_DEFAULTS)]
 
 
 def are_report_fields(values: Sequence[object]) -> bool:
-    """Return whether these values are valid for the first of a report's fields with defaults."""
+    """Whether these values fit the optional fields at the end of a report, in order."""
     return list(map(type, values)) == _DEFAULT_TYPES[: len(values)]
 
 
 class SavedCheckpoint(NamedTuple):
-    """An existing checkpoint: its id, its time, and the metrics of the report before it."""
+    """An existing checkpoint, with its time and the metrics of its report or the one before."""
 
     id: CheckpointId
     at: Number
@@ -459,7 +459,7 @@ class Transition(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """An order to end an attempt: its origin, reason and time, and the number of its report, or 0."""
+    """An order to end an attempt. ``sequence`` is the number of the report that caused it, or 0."""
 
     by: str
     reason: str
@@ -468,7 +468,7 @@ class Stop(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """The place of a further seat of an attempt: its number, worker, machine, queue and devices."""
+    """A further seat of a gang's attempt: its number, and where it runs."""
 
     number: int
     worker: str
@@ -484,13 +484,15 @@ class Seat(NamedTuple):
 class Attempt:
     """One run of a trial on one worker. Times are seconds since the epoch (UTC).
 
-    ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
-    has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
-    folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired``
-    says, with ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have.
-    ``usage`` has the resources that it used, once it has ended, by the names in docs/workers.md. ``resources`` are its
-    own, if trials ask for them by their configs. ``seats`` are the further ones of a gang; ``worker`` and other single
-    values are those of seat 0.
+    Attributes:
+        checkpoint: the checkpoint that it starts from; empty for none.
+        source: the trial that saved that checkpoint, if it is another trial.
+        environment: the versions of Python, of the packages that the trainable has imported, and of its code.
+        working_dir: with ``Process(working_dir="trial")``, its own folder on ``host``; else empty.
+        retired: with ``Process(reuse=True)``, why its process runs no further attempt; else empty.
+        usage: the resources that it used, by the names in docs/workers.md. Empty until it has ended.
+        resources: its own resources, if they depend on the config; else None.
+        seats: the further seats of a gang. ``worker`` and the other single values are those of seat 0.
     """
 
     number: int
@@ -527,7 +529,7 @@ class Attempt:
 
     @property
     def is_open(self) -> bool:
-        """Whether its reports count: it has not ended, and no order ends it."""
+        """Whether the attempt's reports count: it has not ended, and has no order to end."""
         return self.end is None and self.intent is Intent.RUN
 
     def further_seat(self, number: int) -> Seat | None:
@@ -536,7 +538,7 @@ class Attempt:
 
     @property
     def could_not_start(self) -> bool:
-        """Whether its worker requeued it because its process could not start."""
+        """Whether the worker requeued the attempt because its process could not start."""
         has_error = self.error_type not in ("", UNDRIVEN)
         return self.end is AttemptEnd.HANDED_BACK and has_error and not self.pid
 
@@ -552,32 +554,32 @@ class Trial:
 
     It has summaries of its reports, and not the reports themselves, so its size does not grow with them.
     ``best_metrics`` and ``average`` ignore NaN and missing values of the experiment's metric. With several metrics,
-    ``best_metrics`` and ``point`` are of the last report with a number other than NaN for each metric.
+    ``best_metrics`` and ``point`` come from the last report that has a number other than NaN for each metric.
     """
 
     id: TrialId
     config: Config
     status: TrialStatus = TrialStatus.CANDIDATE
     attempts: list[Attempt] = field(default_factory=list)
-    #: All its statuses, in order.
+    #: All statuses of the trial, in order.
     history: list[Transition] = field(default_factory=list)
-    #: The trial whose checkpoint or config it began with.
+    #: The trial whose checkpoint or config its first attempt started with.
     parent: TrialId | None = None
-    #: The longest duration of an attempt, in seconds.
+    #: The longest duration of an attempt, in seconds; None for no limit.
     timeout_s: Number | None = None
     #: Its tags and notes.
     labels: Labels = NO_LABELS
-    #: The user's own name for it, or empty. No other trial has it.
+    #: The user's own unique name for the trial, or empty.
     key: str = ""
     #: Whether a person evaluates it outside, and no worker runs it.
     outside: bool = False
     #: The decision to end the current attempt. Reports after it are late.
     decision: Decision | None = None
-    #: The checkpoint that it had at the report on which a user's loop has paused it.
+    #: If a user's loop has paused it on a report, the checkpoint that it had at that report.
     pause_point: CheckpointId | None = None
-    #: The restart that follows once the decision to pause is carried out.
+    #: How the trial restarts as soon as it is paused. None if it stays paused.
     restart: Restart | None = None
-    #: The checkpoint from which it may continue: its newest one, or that with which its attempt began.
+    #: The checkpoint from which it may continue: its newest one, or the one that its attempt started from.
     checkpoint: CheckpointId = CheckpointId("")
     #: Its own checkpoints that still exist, oldest first.
     checkpoints: dict[CheckpointId, SavedCheckpoint] = field(default_factory=dict)
@@ -586,12 +588,12 @@ class Trial:
     reason: str = ""
     reports: int = 0
     late_reports: int = 0
-    #: The last late report of the current attempt.
+    #: The metrics of the current attempt's last late report.
     late_metrics: Metrics = field(default_factory=dict)
     failures: int = 0
-    #: The iteration of its last report when its last attempt ended without an order.
+    #: The last iteration at the end of its attempts, by which progress is noticed. A decision resets it to 0.
     reached: Number = 0.0
-    #: The number of attempts in a row without progress that failed, were lost or requeued. ``lost`` excludes failures.
+    #: How many attempts in a row ended without progress: failed, lost or requeued. ``lost`` leaves out failed ones.
     setbacks: int = 0
     lost: int = 0
     has_metric: bool = False
@@ -623,40 +625,40 @@ class Trial:
 
     @property
     def why_it_pauses(self) -> str:
-        """Why it does not run again immediately, for people."""
+        """Why the trial does not run again immediately, as text for people."""
         pause_s = f"{self.retry_pause_s:.3g}"
-        return f"it runs again {pause_s} s after its last attempt, as {self.setbacks} in a row came no further"
+        return f"it runs again {pause_s} s after its last attempt, because {self.setbacks} in a row made no progress"
 
     @property
     def is_busy(self) -> bool:
-        """Whether it occupies a slot, from QUEUED until its attempt's process group is gone."""
+        """Whether the trial occupies a slot: from QUEUED until its attempt has ended."""
         return (self.status is TrialStatus.QUEUED or self.status is TrialStatus.RUNNING) and not self.outside
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it is abandoned or will be. Its reports no longer count."""
+        """Whether the trial is or will be abandoned. Its reports no longer count."""
         return self.status is TrialStatus.ABANDONED or (
             self.decision is not None and self.decision.action is Action.ABANDON
         )
 
     @property
     def time_created(self) -> datetime | None:
-        """The time of its proposal, in UTC."""
+        """The time when the trial was created, in UTC."""
         return self._first(TrialStatus.CANDIDATE)
 
     @property
     def time_queued(self) -> datetime | None:
-        """The time when its first attempt was queued, in UTC."""
+        """The time when the first attempt was queued, in UTC."""
         return self._first(TrialStatus.QUEUED)
 
     @property
     def time_run_started(self) -> datetime | None:
-        """The time when its first attempt was claimed, in UTC."""
+        """The time when the first attempt was claimed, in UTC."""
         return self._first(TrialStatus.RUNNING)
 
     @property
     def time_completed(self) -> datetime | None:
-        """The time of its final status, in UTC."""
+        """The time when the trial reached its final status, in UTC. None before that."""
         return _utc(self.history[-1].at) if self.status.is_terminal and self.history else None
 
     def _first(self, status: TrialStatus) -> datetime | None:
@@ -664,12 +666,12 @@ class Trial:
 
     @property
     def completed_successfully(self) -> bool:
-        """Whether it is COMPLETED."""
+        """Whether the trial is COMPLETED."""
         return self.status is TrialStatus.COMPLETED
 
     @property
     def did_not_complete(self) -> bool:
-        """Whether it has ended with another status than COMPLETED."""
+        """Whether the trial has ended with another status than COMPLETED."""
         return self.status.is_terminal and not self.completed_successfully
 
     @property
@@ -678,16 +680,16 @@ class Trial:
         return self.metric_sum / self.metric_count if self.metric_count else math.nan
 
     def check(self, status: TrialStatus) -> None:
-        """Check that *status* may follow.
+        """Check that *status* may follow the current status.
 
         Raises:
             InvalidTransition: ``ALLOWED`` has no such step.
         """
         allowed = ALLOWED[self.status]
         if status not in allowed:
-            ways = ", ".join(sorted(s.name for s in allowed)) or "nothing: the status is terminal"
+            ways = ", ".join(sorted(s.name for s in allowed)) or "nothing else: the status is final"
             raise InvalidTransition(
-                f"trial {self.id} is {self.status.name} and can't become {status.name}; what may follow: {ways}"
+                f"trial {self.id} is {self.status.name} and can't become {status.name}; it may become {ways}"
             )
 
     def advance(self, status: TrialStatus, *, reason: str = "", by: str = "", at: float = 0.0) -> None:
@@ -707,16 +709,15 @@ def _set_status(trial: Trial, status: TrialStatus) -> None:
     history = getattr(trial, "history", None)
     if history and history[-1].status is not status:
         raise InvalidTransition(
-            f"trial {trial.id} is {trial.status.name}, as its history says, and can't be set to {status.name}: only "
-            f"its events change it; a driver's tuner.trial({trial.id!r}) has stop, pause, complete, abandon and the "
-            f"like"
+            f"trial {trial.id} is {trial.status.name} and can't be set to {status.name}: only events change a status; "
+            f"use stop, pause, complete or abandon of tuner.trial({trial.id!r})"
         )
     _STATUS.__set__(trial, status)
 
 
 _STATUS: Final = Trial.__dict__["status"]
-# A status that differs from its events would mislead the experiment and its readers. A property
-# of the slot costs readers nothing; a check of every assignment would cost each report.
+# A status that differs from the trial's events would mislead all readers. Only this attribute is checked, because a
+# check of all attributes would slow down each report.
 Trial.status = property(_STATUS.__get__, _set_status)  # type: ignore[assignment, misc]
 
 

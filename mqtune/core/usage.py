@@ -17,27 +17,27 @@ from mqtune.core.trial import is_number
 FIGURES: Final = {
     "sampled_s": "for how many seconds it was sampled",
     "gpu_percent": "the share of the time in which its devices computed, on average",
-    "gpu_percent_peak": "the largest share in a sample, of one of them",
+    "gpu_percent_peak": "the largest such share of one device in a sample",
     "gpu_memory_bytes_peak": (
-        "the most memory in use on all its devices together; its own alone where trials share GPUs by memory"
+        "the most memory in use on all its devices together; only its own if trials share GPUs by memory"
     ),
-    "gpu_memory_bytes_asked": "how much it has asked for, there",
+    "gpu_memory_bytes_asked": "the memory that it asked for, if trials share GPUs by memory",
     "gpu_power_w": "the power of all its devices together, on average",
-    "gpu_energy_j": "that power, over the time that was sampled",
-    "gpu_idle_s": "the longest time for which one of them stood idle, if the worker has warned of that",
-    "gpu_slots": "how many slots share each of its devices, if more than its own",
+    "gpu_energy_j": "the energy of all its devices together while it was sampled",
+    "gpu_idle_s": "the longest time for which one of its devices was idle, if the worker warned about it",
+    "gpu_slots": "how many slots share each of its devices, if more than one",
     "cpus": "how many processors its processes kept busy, on average",
     "redis_wait_s": "for how many seconds its data waited for a Redis that was full, away or refused the login",
-    "memory_bytes_peak": "the most resident memory of its processes; what several share counts for each",
+    "memory_bytes_peak": "the most resident memory of its processes; memory that several share counts for each",
 }
 #: Figures by name. Some may be missing.
 Usage = dict[str, float]
 
 
 class DeviceUse(NamedTuple):
-    """Current use of a device by all processes.
+    """Current use of a device by all processes. A value that the device doesn't report is None.
 
-    It has the percentage of time with computation, bytes and watts. Values that the device doesn't report are None.
+    ``percent`` is the share of the time in which the device computed.
     """
 
     percent: float | None = None
@@ -49,12 +49,9 @@ class LiveUse(NamedTuple):
     """Current use of an attempt, and its figures so far.
 
     Attributes:
-        attempt: number of the attempt.
-        devices: current use of each device.
         cpus: number of processors kept busy since the last sample; None if unknown.
         memory_bytes: resident memory of its processes; None if unknown.
-        idle: idle seconds of each device with an idle warning.
-        usage: its figures.
+        idle: for how many seconds each device has been idle. It has only devices about which the worker warned.
     """
 
     attempt: int
@@ -104,7 +101,7 @@ def _use_of(body: object) -> LiveUse | None:
 
 
 def _named(untrusted: object) -> list[tuple[str, object]]:
-    """Return the items with a printable name, or an empty list if it is not a dict."""
+    """Return the items of a dict with a printable name. Return an empty list for another value."""
     values = untrusted.items() if isinstance(untrusted, dict) else ()
     return [(name, value) for name, value in values if isinstance(name, str) and name.isprintable()]
 
@@ -115,5 +112,5 @@ def _device_of(values: object) -> DeviceUse:
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number of at least 0, or None."""
+    """Return *value* if it is a finite number of at least 0, else None."""
     return value if is_number(value) and math.isfinite(value) and value >= 0 else None

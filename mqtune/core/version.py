@@ -22,7 +22,7 @@ def meets(version: str) -> bool:
 
 
 class InstallSource(NamedTuple):
-    """Origin of the installation: a URL, empty for an index, and its local path."""
+    """Where the installed mqtune came from: a URL (empty for an index), and any local path."""
 
     url: str = ""
     path: str = ""
@@ -30,9 +30,9 @@ class InstallSource(NamedTuple):
 
 
 def requirement(extra: str = "") -> str:
-    """Return this mqtune's requirement: its path or URL, or else its version.
+    """Return the requirement with which pip installs this mqtune: its URL, or else its version.
 
-    A name alone could make pip run any index project of this name.
+    If this mqtune came from a URL, a name alone could make pip run another project of that name from an index.
     """
     name, url = f"mqtune[{extra}]" if extra else "mqtune", source().url
     return f"{name} @ {url}" if url else f"{name}=={__version__}"
@@ -46,7 +46,7 @@ def install_command(extra: str) -> str:
 
 def source() -> InstallSource:
     """Return the origin of the installed mqtune."""
-    # Imported here, as few processes need them.
+    # Imported here, because few processes need them.
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
     from urllib.parse import unquote  # noqa: PLC0415
 

@@ -1,7 +1,4 @@
-"""The driver of an experiment.
-
-Its parts are made from settings and a place.
-"""
+"""The driver of an experiment: makes the parts of the loop, and begins and ends the run."""
 
 from __future__ import annotations
 
@@ -19,27 +16,28 @@ from mqtune.core.definition import decode_definition
 from mqtune.core.events import CheckpointsDropped, Cursor, Event, ExperimentCreated
 from mqtune.core.machine import DICTS, replace_file
 from mqtune.core.trial import UNDRIVEN, CheckpointId, Labels, Report, Trial, is_in_memory
-from mqtune.driver.actions import Begin, Drop, Finish, Label, Orders
-from mqtune.driver.checkpoints import CheckpointGC
-from mqtune.driver.connect import DriverContext, unless_away
-from mqtune.driver.deciders import Deciders
-from mqtune.driver.heartbeat import Heartbeat
-from mqtune.driver.intake import Intake
-from mqtune.driver.interrupts import Interrupts
-from mqtune.driver.ledger import Ledger
-from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, OfferWatch
-from mqtune.driver.loop import Loop
-from mqtune.driver.news import News
-from mqtune.driver.options import LEARNT
-from mqtune.driver.outside import waits_outside
-from mqtune.driver.pace import LoopPace
-from mqtune.driver.path import EventPath
-from mqtune.driver.ports import Appetite, DriverHooks, DriverHost, MakeServices, no_services
-from mqtune.driver.requests import Requests
-from mqtune.driver.settings import Settings
-from mqtune.driver.slots import SlotFiller
-from mqtune.driver.timers import DriverTimers
-from mqtune.journal.copy import JournalReader
+from mqtune.driver.hooks import DriverHooks
+from mqtune.driver.loop.loop import Loop
+from mqtune.driver.loop.news import News
+from mqtune.driver.loop.requests import Requests
+from mqtune.driver.path.intake import Intake
+from mqtune.driver.path.pace import LoopPace
+from mqtune.driver.path.path import EventPath
+from mqtune.driver.ports import Appetite, DriverHost, MakeServices, no_services
+from mqtune.driver.rules.checkpoints import CheckpointGC
+from mqtune.driver.rules.deciders import Deciders
+from mqtune.driver.rules.listeners import BackendListener, CallbackListener, FailureWatch, OfferWatch
+from mqtune.driver.rules.outside import waits_outside
+from mqtune.driver.rules.slots import SlotFiller
+from mqtune.driver.rules.timers import DriverTimers
+from mqtune.driver.setup.connect import DriverContext, unless_away
+from mqtune.driver.setup.interrupts import Interrupts
+from mqtune.driver.setup.options import LEARNT
+from mqtune.driver.setup.settings import Settings
+from mqtune.driver.writing.actions import Begin, Drop, Finish, Label, Orders
+from mqtune.driver.writing.heartbeat import Heartbeat
+from mqtune.driver.writing.ledger import Ledger
+from mqtune.journal.files.copy import JournalReader
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.progress import deciders_of
 from mqtune.results.warm_start import teach
@@ -48,19 +46,19 @@ from mqtune.search.base import Searcher
 
 logger = logging.getLogger(__name__)
 
-#: The longest that a step waits when nothing happens. Events and timers end it sooner.
+#: Longest wait of a step if nothing happens, in seconds. Events and timers end it sooner.
 STEP_S: Final = 4.0
-#: The time that trials have to end after Ctrl-C. The worker's stop ladder takes 15 s.
+#: Time for trials to end after Ctrl-C, in seconds. The worker's stop ladder takes 15 s.
 _HAND_BACK_S: Final = 20.0
 _NO_CHECKPOINT: Final = CheckpointId("")
 
 
 class Driver(Loop):
-    """Drives one experiment: makes the parts of its loop, begins, and ends. One thread calls it.
+    """Runs one experiment. Only one thread may call it.
 
     Args:
-        settings: the user's.
-        place: has the journal and the slots.
+        settings: the user's settings.
+        place: the connected journal, slots and store.
         services: makes the driver's services.
     """
 
@@ -70,7 +68,7 @@ class Driver(Loop):
         journal, backend, clock = place.journal, place.backend, place.clock
         in_lockstep = settings.process.sync == "lockstep"
         self.settings, self.place, self.backend = settings, place, backend
-        #: The part of the journal that was read, to be read again.
+        #: Reads the journal into the local copy, and can read the copy again.
         self.reader = reader = JournalReader(journal, place.copy)
         self.checkpoints = checkpoints = CheckpointGC(
             experiment, settings.checkpoints, place.store, keeps_dicts=settings.is_open
@@ -81,7 +79,9 @@ class Driver(Loop):
             self._closing.callback(scheduler.background.close)
         self._ledger = ledger = Ledger(journal, reader)
         journal_mb = settings.run.journal_mb
-        self._heartbeat = heartbeat = Heartbeat(ledger, place.holder, settings.on_loss, self._waits, journal_mb, timing)
+        self._heartbeat = heartbeat = Heartbeat(
+            ledger, place.holder, settings.on_loss, self._why_nothing_starts, journal_mb, timing
+        )
         host = DriverHost(
             experiment=experiment,
             backend=backend,
@@ -111,7 +111,7 @@ class Driver(Loop):
             ledger, experiment, backend, clock, intake, orders, deciders, checkpoints, self._callbacks, pace, settings
         )
         requests = Requests(experiment, slots, settings, path, checkpoints, ledger, heartbeat, clock)
-        # A replay brings back the states of scheduler, searcher and rule. All others hear new events alone.
+        # A replay restores only the state of these listeners. The others get only new events.
         path.listeners = (BackendListener(backend), deciders, slots, requests)
         interrupts = place.interrupts or Interrupts()
         super().__init__(
@@ -127,7 +127,7 @@ class Driver(Loop):
             timers=timers,
             orders=orders,
             pace=pace,
-            on_round=self._tell_round,
+            on_round=self._notify_of_round,
         )
         self._closing.callback(unless_away, self._end_parts)
         self._closing.callback(self._callbacks.close)
@@ -145,7 +145,7 @@ class Driver(Loop):
         return searcher
 
     def _add_progress(self) -> list[Callback]:
-        """Return the user's callbacks, behind the display of the progress."""
+        """Return the user's callbacks, with the progress display in front if the user wants it."""
         settings, place = self.settings, self.place
         callbacks = list(settings.run.callbacks)
         if settings.run.progress:
@@ -166,7 +166,7 @@ class Driver(Loop):
     # Beginning.
 
     def begin(self) -> None:
-        """Create the experiment, or bring it back to where its journal ends, and start the loop's timers."""
+        """Create the experiment or replay its journal, and journal that this driver begins."""
         place, definition = self.place, self.place.definition
         for callback in self._given_callbacks:
             callback.setup(place.folder)
@@ -177,12 +177,12 @@ class Driver(Loop):
         kept = place.journal.definition()
         before: dict[str, Any] = definition if kept is None else decode_definition(self.settings.name, kept)
         changes = {key: value for key, value in definition.items() if before.get(key) != value}
-        # A rule that has changed says nothing about earlier reports.
+        # Earlier reports were judged by the earlier stop rule, and not by a new one.
         self._deciders.rule_decides = "stop" not in changes
         self._replay(past)
-        # Before an attempt begins, workers know what they are to do without a driver.
+        # Before an attempt begins, workers must know the policy for a lost driver.
         self._heartbeat.beat()
-        # A replay ends with the limits of the driver before.
+        # The replay has set the limits of the earlier driver.
         self.requests.change_limits(changes)
         self._path.beginning = Begin(
             driver=place.driver,
@@ -193,9 +193,9 @@ class Driver(Loop):
         if not self.is_finished or self.requests.open():
             self._path.say_begun()
         self._orders.take_over()
-        self._path.carry_out_all(self.checkpoints.look_through(place.journal, place.folder))
+        self._path.carry_out_all(self.checkpoints.check_all(place.journal, place.folder))
         self.backend.refresh()
-        # An attempt that an earlier driver staged and did not live to publish need not wait until it is overdue.
+        # Publish now the attempts that an earlier driver staged and did not publish before it died.
         self._timers.publish_lost(older_than_s=0)
         self._callbacks.tell("on_start", self.experiment)
         self.requests.carry_out()
@@ -203,13 +203,13 @@ class Driver(Loop):
             self._warn_of_changed_code()
         self.label(None, self.experiment.labels.changed(self.settings.run.tags, self.settings.run.notes))
         if place.is_private:
-            # The worker of an earlier run has ended with its server.
+            # The earlier run's worker has ended with that run's server.
             self.lose_all(error_type=UNDRIVEN)
 
     def _replay(self, past: Mapping[Cursor, list[Event]]) -> None:
-        """Apply the whole journal, each event of an earlier driver at the place where it was written.
+        """Apply the whole journal, with each event of an earlier driver at its cursor.
 
-        From then on events are new. In an open experiment, all events behind the last driver's last action are new.
+        In an open experiment, the reports after the last driver's last event are left for ``next_report``.
         """
         self._intake.replay(self.reader.read(), past, keeps_new=self.settings.is_open)
         self._take_in()
@@ -234,17 +234,16 @@ class Driver(Loop):
         name, changed = self.settings.name, ", ".join(self.place.changed)
         if self.is_finished:
             logger.warning(
-                "experiment %s had ended, and its code has changed since (%s): the results below are of the earlier "
-                "code, and nothing ran. Use another name, or run=RunOptions(overwrite=True), to run the code as it is "
-                "now",
+                "experiment %s has ended, and its code has changed since (%s): nothing runs now, and the results are "
+                "of the earlier code. To run the new code, use another name, or run=RunOptions(overwrite=True)",
                 name,
                 changed,
             )
             return
         logger.warning(
-            "the code of experiment %s has changed since its first %d trials (%s): what runs from now on runs the code "
-            "as it is now. Use another name, or run=RunOptions(overwrite=True), for results of one code; code='strict' "
-            "refuses to go on",
+            "the code of experiment %s has changed since its first %d trials (%s): later trials run the new code. For "
+            "results of one code, use another name, or run=RunOptions(overwrite=True). With code='strict' such an "
+            "experiment does not continue",
             name,
             len(self.experiment.trials),
             changed,
@@ -254,20 +253,17 @@ class Driver(Loop):
 
     @property
     def cursor(self) -> Cursor:
-        """Where it stands in the journal."""
+        """The driver's position in the journal."""
         return self._intake.cursor
 
     @property
     def max_trials(self) -> int | None:
-        """The number of trials that the searcher is asked for, by the script or a later request.
-
-        It is None for no limit.
-        """
+        """Total number of trials that the searcher proposes. None: no limit."""
         return self._slots.max_trials
 
     @property
     def waiting_for(self) -> str:
-        """Why nothing runs, or no more than its share of a fleet; else an empty text."""
+        """Why no trial runs, or no further one, in words. Empty if nothing holds the experiment up."""
         outside = "" if self.experiment.live or self.is_finished else waits_outside(self.experiment)
         if self._draining:
             return outside
@@ -281,8 +277,8 @@ class Driver(Loop):
             return self._timers.why_held_up() or self._hooks.reason()
         return "a request to resume what a request has paused" if self.requests.has_paused else self._slots.why_no_more
 
-    def _waits(self) -> str:
-        """Return why nothing more starts, for people elsewhere."""
+    def _why_nothing_starts(self) -> str:
+        """Return why no further trial starts, for people elsewhere. Empty if one may."""
         waiting_for = self.waiting_for
         if self.over:
             return f"it ends: {self.over}" + (waiting_for and f"; it waits for {waiting_for}")
@@ -292,53 +288,56 @@ class Driver(Loop):
         appetite = self._slots.appetite()
         return appetite._replace(has_more=False) if self._draining else appetite
 
-    def _tell_round(self) -> None:
+    def _notify_of_round(self) -> None:
         if self._callbacks.hears("on_step"):
             self._callbacks.tell("on_step", self.waiting_for)
 
-    # Commands of its own process, between rounds.
+    # Commands from this process, between rounds.
 
     def steer(
         self, action: str, trial: str, arguments: dict[str, object], brought: CheckpointId = _NO_CHECKPOINT
     ) -> None:
-        """Carry out a request with these arguments immediately.
+        """Carry out an action of the user immediately, without a request in the journal.
 
-        Actions without an event of their own (``add`` when a slot is free, ``set``, ``end``) become requests in the
-        journal, carried out in the next step. A checkpoint that was *brought* was copied into the store, to start from.
+        The actions ``add``, ``set`` and ``end`` are exceptions: they become a request, which the next steps carry out.
+        After an error nothing was done.
+
+        Args:
+            action: the action's name, see ``Steering.steer``.
+            trial: the trial's id; empty for an action on the experiment.
+            arguments: the action's arguments, by name.
+            brought: the checkpoint to start from, if a folder of this machine was copied into the store for that.
 
         Raises:
-            InvalidTransition: a trial's status doesn't allow it; nothing was done.
-            ConfigurationError: there is no such action, trial or checkpoint, or an argument is invalid; nothing was
-                done.
+            InvalidTransition: the trial's status doesn't allow the action.
+            ConfigurationError: there is no such action, trial or checkpoint, or an argument is invalid.
         """
         report = None if self._in_hand is None else self._in_hand[0]
         self.requests.steer(action, trial, arguments, brought, in_hand=report)
 
     def label(self, trial: Trial | None, labels: Labels) -> None:
-        """Give a trial, or without one the experiment, these labels.
-
-        The copy has it immediately if the experiment has finished.
-        """
+        """Replace the labels of a trial or, if *trial* is None, of the experiment."""
         self.carry_out(Label(trial, labels))
         if self.is_finished:
+            # No later step writes the event into the copy.
             self._ledger.finish()
 
     def delete_checkpoints(self, trial: Trial) -> list[CheckpointId]:
-        """Delete all checkpoints of a trial from which nothing may still continue, and return them."""
+        """Delete the checkpoints of a trial from which nothing may start, and return their ids."""
         if unnamed := self.checkpoints.unnamed(trial):
             self.carry_out(Drop(unnamed))
         return unnamed
 
     def listen_to_reports(self, listener: Callable[[Trial, Report], object]) -> None:
-        """Have *listener* called with each report from now on, after the scheduler has seen it."""
+        """Call *listener* with each report from now on, after the scheduler."""
         self._intake.listeners.append(listener)
 
     def read_checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
-        """Return the data of a checkpoint that is a dict in Redis, or None when it is gone."""
+        """Return the encoded data of a dict checkpoint, or None if Redis no longer has it."""
         return self.place.journal.checkpoint(checkpoint)
 
     def look_at_fleet(self) -> BackendSession:
-        """Return the backend, which has just looked at its slots, unless this driver is closed."""
+        """Return the backend, with refreshed slots unless this driver is closed."""
         if not self.reader.is_closed:
             self.backend.refresh()
         return self.backend
@@ -346,42 +345,40 @@ class Driver(Loop):
     # Ending.
 
     def lose_all(self, *, error_type: str = "") -> None:
-        """End all running attempts as lost, behind their reports: no worker can be left.
+        """End all running attempts as lost, after their reports: no worker can run them any more.
 
-        UNDRIVEN: it was nobody's fault.
+        *error_type* is the error type of the lost attempts. UNDRIVEN means that neither trials nor workers are to
+        blame.
         """
         self._timers.lose_all(error_type)
         if self._intake.is_done:
             self._path.carry_out_all(self._timers.run_due())
 
     def hand_back(self, reason: str) -> None:
-        """Requeue all trials, and wait up to 20 s for their ends, or until a second Ctrl-C."""
+        """Requeue all trials, and wait for their ends: at most 20 s, or until a second Ctrl-C."""
         self.requeue_all(reason)
         interrupts, deadline = self.place.interrupts, time.monotonic() + _HAND_BACK_S
         while not self.is_finished and time.monotonic() < deadline and not (interrupts and interrupts.is_urgent):
             self.step(max(0.0, deadline - time.monotonic()))
 
     def end(self, outcome: str, reason: str) -> None:
-        """Journal that this driver is done, and have all of the journal on the server and in the copy."""
+        """Journal that this driver ends, and complete the journal on the server and in the copy."""
         if not self._deciders.is_broken:
-            # Else the next driver does, once it has passed the report at which they failed.
+            # After an error of a decider, the next driver does this, when it has passed the report of the error.
             self._path.carry_out_all(self.checkpoints.gathered())
-            self._path.carry_out_all(self.checkpoints.left_over(self.place.journal))
+            self._path.carry_out_all(self.checkpoints.find_orphans(self.place.journal))
         self.carry_out(Finish(outcome, reason))
-        # A server that was emptied by hand has not been away.
+        # If somebody has emptied the server, there was no outage, and only the heartbeat notices the loss.
         self._heartbeat.beat()
         self._ledger.check()
         self._ledger.finish()
         if lost := self._ledger.lost:
-            # An entry says so where the journal was restored at the end. Nobody applies that entry any more.
+            # The restored journal has an entry about the lost checkpoints, but no later step applies it.
             self.experiment.apply(CheckpointsDropped(checkpoints=[*lost], at=self.place.clock.time()))
         self._path.tell_restored()
 
     def keep_best_dict(self) -> None:
-        """Keep the best trials' checkpoints in the folder if they are dicts.
-
-        The Redis that has them may end with the run.
-        """
+        """Write the best trials' dict checkpoints into the folder: their Redis may end with the run."""
         folder = self.place.folder / DICTS
         for best in self.experiment.leaders.values():
             is_dict = best.checkpoint and is_in_memory(best.checkpoint)

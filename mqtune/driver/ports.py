@@ -1,4 +1,4 @@
-"""The port between a driver and its services.
+"""The interface between a driver and its services.
 
 A service adds a feature to a driver. The driver knows no service by name: it calls the hooks of its services, in order.
 docs/adr/0009-ports.md says when each hook is called, and how an error in it is handled.
@@ -6,43 +6,30 @@ docs/adr/0009-ports.md says when each hook is called, and how an error in it is 
 
 from __future__ import annotations
 
-import logging
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
-from mqtune.core.errors import MqtuneError
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
-from mqtune.driver.actions import DriverAction
-from mqtune.driver.heartbeat import Heartbeat
-from mqtune.driver.ledger import Ledger, Restored
-from mqtune.driver.options import RunOptions
-from mqtune.trainable.bundle import Bundle
-from mqtune.trainable.cells import Cell
-from mqtune.trainable.spec import TrainableSpec
-
-logger = logging.getLogger(__name__)
-
-#: The pause after an error of a service, before its next ``tick``: the server may be away.
-PAUSE_S: Final = 10.0
+from mqtune.driver.setup.options import RunOptions
+from mqtune.driver.writing.actions import DriverAction
+from mqtune.driver.writing.heartbeat import Heartbeat
+from mqtune.driver.writing.ledger import Ledger, Restored
 
 
 class Appetite(NamedTuple):
-    """How many attempts a driver could have under way if there were slots for them.
+    """How many attempts a driver would run if it had slots for them."""
 
-    ``most`` is the largest number of them in any case; None for any number. ``has_more`` says whether it could start
-    another one, as far as is known.
-    """
-
+    #: Limit of the number of attempts under way. None: no limit.
     most: int | None
+    #: Whether the driver would start another attempt in another slot, as far as it knows.
     has_more: bool
 
 
@@ -51,17 +38,18 @@ class DriverHost:
     """The parts of a driver that its services may use.
 
     Attributes:
-        experiment: the fold of the journal, to be read only.
+        experiment: the fold of the journal. Only read it.
         backend: has the slots.
         ledger: has the journal, and knows the entries that the driver has read and written.
-        heartbeat: exchanges states with the server.
+        heartbeat: sends the driver's state to the server, and has the server's state.
         copy: the file with the driver's copy of the journal.
-        resources: the resources of all trials, or one of them. All have as many seats.
-        options: returns the options of the run that are in force: requests change them.
-        appetite: returns how many attempts the driver could have under way.
-        is_full: whether the server's memory is full, as of the last heartbeat.
-        clock: the time by which the driver goes.
-        timing: its intervals and time-outs.
+        resources: the resources of all trials or, if they depend on the config, an example. The number of seats is
+            always the same.
+        options: returns the current options of the run. Requests may change them.
+        appetite: returns how many attempts the driver would run if it had slots.
+        is_full: returns whether the server's memory is full, as of the last heartbeat.
+        clock: the driver's clock.
+        timing: the driver's intervals and time-outs.
     """
 
     experiment: Experiment
@@ -80,48 +68,48 @@ class DriverHost:
 class DriverService:
     """A feature of a driver. It overrides the hooks that it needs; the others do nothing."""
 
-    #: When ``tick`` is to be called next, by the clock's ``monotonic``; infinite for never.
+    #: The next time to call ``tick``, on the clock's ``monotonic``. Infinite for never.
     due: float = math.inf
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
-        """Handle an event that the fold has applied, and return actions.
+        """Process an event that the fold has applied, and return actions.
 
-        It gets each event once, in the journal's order. A driver that resumes an experiment does not repeat the events
-        of the earlier driver.
+        The driver calls this once for each new event, in the journal's order. Events of earlier drivers are not
+        repeated.
         """
         return ()
 
     def capacity(self) -> float:
-        """Return how many attempts may be under way now; infinite for any number.
+        """Return the largest number of attempts that may be queued or running now.
 
-        It is called each time before an attempt is queued, and must be quick. When as many are under way, no other one
-        is queued, and ``reason`` says why. Queued attempts start anyway, and running ones continue. To withdraw queued
-        attempts, ``tick`` returns ``Requeue`` actions.
+        Infinite sets no limit. This is called before each attempt is queued, and must be quick. At the limit no further
+        attempt is queued, and ``reason`` says why. Queued attempts start anyway, and running ones continue. To withdraw
+        queued attempts, ``tick`` returns ``Requeue`` actions.
         """
         return math.inf
 
     def reason(self) -> str:
-        """Return why nothing starts because of this service, for people.
+        """Return in words why this service lets no attempt be queued. Empty if it lets one.
 
-        The result is empty while this service lets attempts be queued. It is called often, and must be quick.
+        This is called often, and must be quick.
         """
         return ""
 
     def tick(self) -> Iterable[DriverAction]:
         """Do the work that is due, set ``due`` to the next time, and return actions.
 
-        It is called between two rounds, from the time ``due`` on. Each action is carried out before the next is asked
-        for.
+        This is called between two rounds when ``due`` has passed. Each action is carried out before the next one is
+        taken from the iterable.
         """
         return ()
 
     def journal_lost(self) -> Restored | None:
         """Restore the journal. Return None if this service has nothing to restore it from.
 
-        It is called when the server lacks entries that the driver has read or written, and when a driver opens an
-        experiment of which the server lacks the beginning, or entries of the copy. The first service with a
-        result ends the round. If none has one, a driver that has begun ends with JournalGone; a new one reads the
-        entries that are there. The call happens within a read or a write, so the fold is in any state.
+        This is called when the server lacks entries that the driver has read or written, and when a driver opens an
+        experiment of which the server lacks the beginning, or entries of the copy. The first service with a result ends
+        the round. If none has one, a driver that has begun ends with JournalGone; a new one reads the entries that are
+        there. The call happens within a read or a write, so the fold is in any state.
 
         Raises:
             JournalGone: it can't be restored.
@@ -130,7 +118,7 @@ class DriverService:
         return None
 
     def close(self) -> None:
-        """End, when the driver does."""
+        """Release the service's resources, when the driver ends."""
 
 
 #: Makes services for a driver.
@@ -138,180 +126,5 @@ MakeServices = Callable[[DriverHost], Sequence[DriverService]]
 
 
 def no_services(_: DriverHost) -> Sequence[DriverService]:
-    """Return none: the kernel alone."""
+    """Return no services, for a driver without features."""
     return ()
-
-
-class DriverHooks:
-    """Calls the hooks of a driver's services, in their order.
-
-    An error in a hook is logged, and is shown as a reason; the loop continues.
-    """
-
-    def __init__(self, services: Sequence[DriverService], clock: Clock = time) -> None:
-        self._services = services
-        self._clock = clock
-        #: By service and hook, the end of the pause after an error, and the text of the error.
-        self._paused: dict[tuple[DriverService, str], tuple[float, str]] = {}
-
-    def hear(self, event: Event) -> list[DriverAction]:
-        """Pass an event to each service, and return their actions."""
-        wanted: list[DriverAction] = []
-        for service in self._services:
-            try:
-                wanted.extend(service.hear(event))
-            except Exception as error:  # noqa: BLE001 - as the class says
-                self._note(service, "hear", error)
-        return wanted
-
-    def capacity(self) -> float:
-        """Return how many attempts all services let be under way.
-
-        A service that can't say sets no limit for a while.
-        """
-        return min(map(self._capacity_of, self._services), default=math.inf)
-
-    def _capacity_of(self, service: DriverService) -> float:
-        if self._clock.monotonic() < self._pause_of(service, "capacity"):
-            return math.inf
-        try:
-            return service.capacity()
-        except Exception as error:  # noqa: BLE001 - as the class says
-            self._note(service, "capacity", error)
-            return math.inf
-
-    @property
-    def due(self) -> float:
-        """When the next service is due."""
-        return min(map(self._due_of, self._services), default=math.inf)
-
-    def tick(self) -> Iterator[DriverAction]:
-        """Yield the actions of the services that are due."""
-        now = self._clock.monotonic()
-        for service in self._services:
-            if now < self._due_of(service):
-                continue
-            try:
-                yield from service.tick()
-            except Exception as error:  # noqa: BLE001 - as the class says
-                self._note(service, "tick", error)
-
-    def reason(self) -> str:
-        """Return why nothing starts because of a service, for people."""
-        reasons = [*map(self._reason_of, self._services)]
-        now = self._clock.monotonic()
-        errors = [text for until, text in self._paused.values() if now < until]
-        return next(filter(None, (*reasons, *errors)), "")
-
-    def _reason_of(self, service: DriverService) -> str:
-        try:
-            return service.reason()
-        except Exception as error:  # noqa: BLE001 - as the class says
-            self._note(service, "reason", error)
-            return ""
-
-    def journal_lost(self) -> Restored | None:
-        """Have the first service that can restore the journal do so. Return None if none can.
-
-        Raises:
-            MqtuneError: the journal can't be restored, or the server is away; the driver ends.
-        """
-        for service in self._services:
-            try:
-                restored = service.journal_lost()
-            except MqtuneError:
-                raise
-            except Exception as error:  # noqa: BLE001 - as the class says
-                self._note(service, "journal_lost", error)
-            else:
-                if restored is not None:
-                    return restored
-        return None
-
-    def close(self) -> None:
-        """End the services, the last one first."""
-        for service in reversed(self._services):
-            try:
-                service.close()
-            except Exception as error:  # noqa: BLE001 - as the class says
-                self._note(service, "close", error)
-
-    def _due_of(self, service: DriverService) -> float:
-        return max(service.due, self._pause_of(service, "tick"))
-
-    def _pause_of(self, service: DriverService, hook: str) -> float:
-        """Return when the pause of a hook ends, or has ended."""
-        return self._paused.get((service, hook), (0.0, ""))[0]
-
-    def _note(self, service: DriverService, hook: str, error: Exception) -> None:
-        name = type(service).__name__
-        logger.error("service %s of this driver failed; the driver goes on", name, exc_info=error)
-        text = f"service {name} failed: {error}"
-        self._paused[service, hook] = self._clock.monotonic() + PAUSE_S, text
-
-
-#: Checks all resources that trials may ask for against the session of a backend, or against one worker on this machine
-#: (None), before anything starts. An error of mqtune's ends the start.
-CheckDeployment = Callable[[Sequence[Resources], BackendSession | None], None]
-
-
-class ProgramFiles(Protocol):
-    """The files of a program that a driver brings to its workers, as the kernel sees them."""
-
-    @property
-    def needs_key(self) -> str:
-        """The setting of the user for which a key is needed, for people."""
-
-    @property
-    def has_all(self) -> bool:
-        """Whether all files of a folder are brought, so that trials can run in it."""
-
-    @property
-    def root(self) -> str:
-        """The path of the code root in the bundle."""
-
-    @property
-    def written(self) -> Mapping[Path, bytes]:
-        """The content of the files that are not on the disk, by their paths."""
-
-    @property
-    def script(self) -> Path | None:
-        """The script whose names the written module uses."""
-
-    def pack(self, sources: Mapping[str, bytes]) -> Bundle:
-        """Return the bundle of its files as they are now.
-
-        Args:
-            sources: the trainable's file and its imported files, by their paths from its folder.
-
-        Raises:
-            ConfigurationError: they can't be packed, or the trainable's file is not among them.
-        """
-
-    def changed_since(self, before: Bundle) -> list[str]:
-        """Return the names of the trials' files that changed since an earlier bundle."""
-
-
-class MakeProject(Protocol):
-    """Makes the project of an experiment, before there is a driver."""
-
-    def __call__(
-        self,
-        folder: str | Path | None,
-        spec: TrainableSpec,
-        code_root: Path,
-        outside: Iterable[str | Path] = (),
-        cell: Cell | None = None,
-    ) -> ProgramFiles:
-        """Return the project.
-
-        Args:
-            folder: the folder of the user; None where only the trainable and its imports are brought.
-            spec: the trainable.
-            code_root: the folder below which the trainable was found.
-            outside: folders whose files are no code, such as a checkpoint store.
-            cell: the trainable's written module; None where it has a file.
-
-        Raises:
-            ConfigurationError: the folder does not exist, or the trainable is not in it.
-        """

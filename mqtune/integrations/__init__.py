@@ -1,4 +1,4 @@
-"""Adapters to other libraries, imported only on demand. Most need an extra."""
+"""Adapters to other libraries. Each is imported only on demand, and most need an extra."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ from mqtune.extend import (
 from mqtune.search import WAIT, PastTrial
 
 
-def _nothing(_: logging.LogRecord) -> bool:
+def _reject_record(_: logging.LogRecord) -> bool:
     return False
 
 
-#: On import, this module logs its choice of database.
+#: On import, Ax's module of this name logs its choice of database.
 _database = logging.getLogger("ax.storage.sqa_store.with_db_settings_base")
-_database.addFilter(_nothing)
+_database.addFilter(_reject_record)
 try:
     import torch
     from ax.adapter.data_utils import DataLoaderConfig
@@ -66,21 +66,21 @@ try:
     from ax.utils.common.random import with_rng_seed
 
     from mqtune.integrations.ax_private import experiment_of, rows_of, strategy_of, uncompiled
-    from mqtune.integrations.ax_space import check_alike, check_objective, constrained
+    from mqtune.integrations.ax_space import check_alike, check_objective, constrained_metrics
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 finally:
-    _database.removeFilter(_nothing)
+    _database.removeFilter(_reject_record)
 
 METHODS: Final = ("fast", "quality", "random_search")
 _SIGNS: Final = {"min": "-", "max": ""}
 #: Ax warns about its own code, and about missing thresholds, at each suggestion.
 _WARNINGS: Final = ("To copy construct from a tensor", "Encountered a `MultiObjective` without objective thresholds")
-#: Values before the first spread of this share of the widest spread are hidden.
+#: Values are hidden up to the first time at which they spread by this share of their widest spread.
 _TELLING: Final = 0.5
-#: Values needed for a spread, as in Syne Tune's MOBSTER.
+#: How many values a spread needs, as in Syne Tune's MOBSTER.
 _SPREAD_OF: Final = 3
-#: Ended trials that the model needs: Ax's default for five initial trials.
+#: How many ended trials the model needs: Ax's default for five initial trials.
 _OBSERVED: Final = 2
 #: Ax's statuses of ended and paused trials.
 _STATUSES: Final = {
@@ -101,12 +101,12 @@ _STATUSES_WITHOUT_DATA: Final = {
 
 @dataclass(slots=True)
 class _AxRecord(Record):
-    """A trial's Ax trial, None outside the space, and its newest values."""
+    """A trial with its newest values, and its Ax trial or None for a config outside the space."""
 
     trial: Any
     step: int = -1
     values: tuple[float, ...] = ()
-    #: The step of the values sent or queued.
+    #: The step of the last values that were sent or queued for Ax; -1 before any.
     told: int = -1
     #: Whether only its end is known. Ax then assumes the latest step of all trials.
     is_end: bool = False
@@ -117,7 +117,7 @@ class _AxRecord(Record):
 
     @property
     def is_due(self) -> bool:
-        """Whether its step crosses a power of two, or was reported again."""
+        """Whether its values should be sent: its step crosses a power of two, or was reported again."""
         return not self.has_data or self.step == self.told or self.step.bit_length() > self.told.bit_length()
 
     @property
@@ -128,21 +128,21 @@ class _AxRecord(Record):
 class AxSearcher(ModelSearcher[_AxRecord]):
     """Proposes Ax's suggestions: the centre, four Sobol points, then a Gaussian process.
 
-    **Resume.** Ax's ``Client`` is only a model in memory. A resumed driver rebuilds it from the journal without asking
-    again, and a named strategy then suggests as without the break. Your own strategy restarts at its first node, unless
-    its criteria count all trials.
+    **Resume.** Ax's ``Client`` is only a model in memory. A resumed driver rebuilds it from the journal, without asking
+    Ax for these suggestions again. A named strategy then suggests the same as without the interruption. Your own
+    strategy restarts at its first node, unless its criteria count all trials.
 
-    **Statuses.** A trial is RUNNING in Ax until it ends, also while it is lost and rerun. Then it is COMPLETED, or
+    **Statuses.** In Ax a trial is RUNNING until it ends, also while it is lost and rerun. Then it is COMPLETED or
     EARLY_STOPPED (also while paused), with the value at its last step; FAILED; or ABANDONED, which is never suggested
-    again. Without a value, completed and paused trials are FAILED, and stopped ones ABANDONED. A trial with a last
-    value that is not finite is ABANDONED.
+    again. Without a value, completed and paused trials are FAILED, and stopped ones are ABANDONED. A trial whose last
+    value is not finite is ABANDONED, too.
 
     **Values.** Ax gets values at the steps 1, 2, 4, 8 and so on, and the last one. Once trials were stopped or paused,
     named strategies model config and logarithmic time together, and suggest for the latest time of any trial, as
-    MOBSTER does. Otherwise Ax models last values. Early values at which trials hardly differ are hidden.
+    MOBSTER does. Otherwise Ax models last values. Early values are hidden as long as trials hardly differ.
 
-    **Constraints.** Ax models outcome constraints, with several metrics also on optimised ones. Suggestions may violate
-    them. A Client has its own instead.
+    **Constraints.** Ax models outcome constraints on other metrics, and with several objectives also on optimised ones.
+    Suggestions may violate them. A ``Client`` uses its own constraints instead.
 
     With several metrics Ax searches their Pareto front. A report counts only with all optimised and constrained
     metrics.
@@ -158,7 +158,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         seed: None for the experiment's.
 
     Raises:
-        ConfigurationError: Ax is not installed, *strategy* or a constraint is invalid, the strategy serves another
+        ConfigurationError: Ax is not installed, *strategy* or a constraint is invalid, the strategy belongs to another
             experiment, the space has nothing to choose, or a trial has completed without a constrained metric.
     """
 
@@ -175,11 +175,11 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         self._given = strategy if isinstance(strategy, Client) else None
         self._constrained: list[str] = []
         if self._given is not None:
-            self._constrained = constrained(self._given)
+            self._constrained = constrained_metrics(self._given)
             strategy = strategy_of(self._given) or METHODS[0]
         self._strategy = strategy
-        #: Values to send. Sending takes milliseconds, so they are sent together.
-        self._untold: list[DataRow] = []
+        #: Values to send. Each sending takes milliseconds, so they are sent together.
+        self._unsent: list[DataRow] = []
         self._tried: set[str] = set()
 
     def check_space(self, space: Space) -> None:
@@ -195,19 +195,19 @@ class AxSearcher(ModelSearcher[_AxRecord]):
             raise ConfigurationError("AxSearcher: the space has no domain to choose from, only constants")
 
     def _check_strategy(self) -> None:
-        """Check that the user's strategy is new, as it counts its trials.
+        """Check that the user's strategy is new, since a strategy counts its trials.
 
         Raises:
-            ConfigurationError: it serves another experiment.
+            ConfigurationError: it belongs to another experiment.
         """
-        if self._given is None and self._strategy not in METHODS and _serves(self._strategy):
+        if self._given is None and self._strategy not in METHODS and _is_in_use(self._strategy):
             raise ConfigurationError(
                 f"AxSearcher: the generation strategy {self._strategy.name} is another experiment's or Client's; give "
                 "strategy.clone_reset()"
             )
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that Ax can handle the constraints."""
+        """Check that Ax can handle the metrics and constraints."""
         super().check_objective(objective)
         shown = " and ".join(map(str, objective.constraints))
         if self._given is not None:
@@ -225,14 +225,17 @@ class AxSearcher(ModelSearcher[_AxRecord]):
 
     @property
     def can_learn(self) -> bool:
-        """Whether it learns from past trials, which may lack constrained metrics."""
+        """Whether it can learn from past trials.
+
+        With constraints it can't, as past trials may lack a constrained metric.
+        """
         return not self._constrained
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Create the client.
+        """Create Ax's client.
 
         Raises:
-            ConfigurationError: this searcher, or its strategy, serves another experiment.
+            ConfigurationError: this searcher, or its strategy, belongs to another experiment.
         """
         if self._bound is None:
             self._check_strategy()
@@ -240,26 +243,26 @@ class AxSearcher(ModelSearcher[_AxRecord]):
 
     def _begin_model(self, seed: int) -> None:
         objective, domains = self._objective, self._space.domains
-        # Ax's names, as some names are invalid in its objectives.
+        # Ax gets other names, as some metrics have names that are invalid in its objectives.
         metrics = dict.fromkeys([*objective.metrics, *self._constrained])
         self._names = {metric: metric if self._given else f"metric{number}" for number, metric in enumerate(metrics)}
         self._own_seed = random.Random(seed).getrandbits(31)
-        #: None where Ax has the same values.
+        #: The form of each parameter in Ax; None where Ax has the same values.
         self._parameters = {
             path: _parameter(path, domain) if self._given is None else None for path, domain in domains.items()
         }
-        self._client = self._configured(objective) if self._given is None else self._copied(self._given)
+        self._client = self._new_client(objective) if self._given is None else self._copy_client(self._given)
         self._experiment = experiment_of(self._client)
         for message in _WARNINGS if not objective.is_single else ():
-            # Permanently, as they are issued later from another thread.
+            # Not only for a block, as Ax issues them later, from another thread.
             warnings.filterwarnings("ignore", message, module=r"ax\.")
         if self._strategy not in METHODS:
             self._strategy.experiment = self._experiment
 
-    def _configured(self, objective: Objective) -> Client:
+    def _new_client(self, objective: Objective) -> Client:
         client = Client()
         known = {path: parameter for path, parameter in self._parameters.items() if parameter is not None}
-        client.configure_experiment([_range(path, parameter) for path, parameter in known.items()], name="mqtune")
+        client.configure_experiment([_ax_config(path, parameter) for path, parameter in known.items()], name="mqtune")
         client.configure_optimization(
             ", ".join(
                 _SIGNS[mode] + self._names[metric]
@@ -273,8 +276,8 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         )
         return client
 
-    def _copied(self, given: Client) -> Client:
-        """Return a copy of the user's client, so that a resumed driver starts from the same."""
+    def _copy_client(self, given: Client) -> Client:
+        """Copy the user's client. The original stays as it is, for a resumed driver."""
         client = Client()
         experiment, strategy = copy.deepcopy((experiment_of(given), strategy_of(given)))
         client.set_experiment(experiment)
@@ -286,19 +289,19 @@ class AxSearcher(ModelSearcher[_AxRecord]):
     @property
     def client(self) -> Client:
         """Ax's client with all results, for later analyses."""
-        self._send()
+        self._send_values()
         return self._client
 
     @property
     def experiment(self) -> Any:
         """Ax's experiment with all results, for later analyses."""
-        self._send()
+        self._send_values()
         return self._experiment
 
     def learn(self, trial: PastTrial) -> None:
-        """Attach an ended trial. It counts among the initial trials."""
+        """Add an ended trial of another experiment. It counts among the initial trials."""
         is_end = trial.status is TrialStatus.COMPLETED and trial.step <= 1
-        record = _AxRecord(trial.config, self._begun(trial.config), trial.step, (trial.value,), is_end=is_end)
+        record = _AxRecord(trial.config, self._begin_in_ax(trial.config), trial.step, (trial.value,), is_end=is_end)
         self._tell(record, trial.status)
 
     def _ask(self) -> _AxRecord | Literal[Later.WAIT] | None:
@@ -310,9 +313,9 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         if len(self._tried) == self._space.size:
             # Ax would draw thousands of configs first.
             return None
-        self._send()
+        self._send_values()
         try:
-            run = self._asked_of_ax()
+            run = self._generate()
         except (GenerationStrategyRepeatedPoints, SearchSpaceExhausted, OptimizationComplete):
             return None
         except (DataRequiredError, MaxParallelismReachedException) as error:
@@ -324,25 +327,32 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         params = run.arms[0].parameters.items()
         values = {path: known.to_value(param) if (known := self._parameters[path]) else param for path, param in params}
         config = self._space.config_of(values)
-        return _AxRecord(config, self._begun(config, None if self._strategy in METHODS else run))
+        return _AxRecord(config, self._begin_in_ax(config, None if self._strategy in METHODS else run))
 
-    def _asked_of_ax(self) -> Any:
+    def _generate(self) -> Any:
         strategy = self._named_strategy() if self._strategy in METHODS else self._strategy
-        telling = self._telling_values() if self._strategy in METHODS else contextlib.nullcontext()
-        with quiet(), one_thread(), uncompiled(), telling, with_rng_seed(self._own_seed + len(self._experiment.trials)):
+        late_values = self._without_early_values() if self._strategy in METHODS else contextlib.nullcontext()
+        with (
+            quiet(),
+            one_thread(),
+            uncompiled(),
+            late_values,
+            with_rng_seed(self._own_seed + len(self._experiment.trials)),
+        ):
             ((run,),) = strategy.gen(self._experiment, n=1)
         return run
 
     @contextlib.contextmanager
-    def _telling_values(self) -> Iterator[None]:
-        """Hide values before the first time at which trials differ, once trials were stopped.
+    def _without_early_values(self) -> Iterator[None]:
+        """Within the block, hide values from before trials differ, if trials were stopped early.
 
-        Most stop at the first rung. If they hardly differ there, a model finds the space flat and suggests its corners.
+        Most trials stop at the first rung. If they hardly differ there, a model finds the space flat and suggests its
+        corners.
         """
         data = self._experiment.data
         if self._experiment.trials_by_status[Status.EARLY_STOPPED]:
             rows = rows_of(data)
-            first = _first_telling(rows)
+            first = _first_differing(rows)
             self._experiment.data = Data(data_rows=[row for row in rows if not _step_of(row) < first])
         try:
             yield
@@ -350,9 +360,9 @@ class AxSearcher(ModelSearcher[_AxRecord]):
             self._experiment.data = data
 
     def _named_strategy(self) -> Any:
-        """Return a new named strategy, positioned after the existing trials.
+        """Return a new strategy of the named kind, positioned after the existing trials.
 
-        State in a reused one, such as its last model, would be lost with the driver.
+        The state of a reused one, such as its last model, would be lost with the driver.
         """
         stopped = len(self._experiment.trials_by_status[Status.EARLY_STOPPED])
         with quiet():
@@ -367,26 +377,32 @@ class AxSearcher(ModelSearcher[_AxRecord]):
             )
         strategy = cast("GenerationStrategy", strategy_of(self._client))
         for node in strategy.nodes_by_name.values():
-            self._place(node, over_time=bool(stopped))
+            self._position(node, over_time=bool(stopped))
         return strategy
 
-    def _place(self, node: Any, *, over_time: bool) -> None:
-        """Advance a new node's Sobol sequence. With *over_time* its model gets values at all times."""
+    def _position(self, node: Any, *, over_time: bool) -> None:
+        """Position a new node in the Sobol sequence.
+
+        With *over_time*, the node's model gets values at all times.
+        """
         place = {"seed": self._own_seed, "init_position": len(self._experiment.trials)}
         for spec in node.generator_specs:
             if spec.generator_enum is Generators.SOBOL:
                 spec.generator_kwargs |= place
             elif over_time:
                 spec.generator_kwargs["data_loader_config"] = DataLoaderConfig(latest_rows_per_group=None)
-        # For models that repeat themselves. Ax's own fallback is global and has no seed.
+        # For models that suggest a config again. Ax's own fallback is global and has no seed.
         spec = GeneratorSpec(Generators.SOBOL, place, generator_key_override="Fallback_Sobol")
         node.fallback_specs = dict.fromkeys(node.fallback_specs, spec)
 
     def _begin(self, config: Config) -> _AxRecord:
-        return _AxRecord(config, self._begun(config))
+        return _AxRecord(config, self._begin_in_ax(config))
 
-    def _begun(self, config: Config, run: Any = None) -> Any:
-        """Begin a trial of Ax, from the user's strategy's *run* or a config in the space."""
+    def _begin_in_ax(self, config: Config, run: Any = None) -> Any:
+        """Begin a trial in Ax and return it, or None for a config outside the space.
+
+        It begins from *run*, which the user's strategy has generated, or else from *config*.
+        """
         self._tried.add(fingerprint(config))
         if run is None:
             try:
@@ -407,15 +423,15 @@ class AxSearcher(ModelSearcher[_AxRecord]):
             record.trial.mark_running(no_runner_required=True, unsafe=True)
 
     def _hear(self, record: _AxRecord, step: int | None, metrics: Metrics) -> None:
-        """Record a report's metrics, unless an earlier one has a higher step."""
+        """Record a report's metrics. A report with a lower step than an earlier one is ignored."""
         values = [value for name in self._names if is_number(value := metrics.get(name))]
         is_whole = len(values) == len(self._names)
         if record.trial is not None and is_whole and step is not None and step >= max(record.step, 0):
             record.step, record.values = step, tuple(map(float, values))
             if record.is_due:
-                self._note(record)
+                self._queue_values(record)
 
-    def _note(self, record: _AxRecord) -> None:
+    def _queue_values(self, record: _AxRecord) -> None:
         if record.has_diverged:
             return
         trial, record.told = record.trial, record.step
@@ -423,12 +439,12 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         step = math.nan if record.is_end else time
         for name, value in zip(self._names.values(), record.values, strict=True):
             signature = self._experiment.metrics[name].signature
-            self._untold.append(DataRow(trial.index, trial.arm.name, name, signature, value, math.nan, step=step))
+            self._unsent.append(DataRow(trial.index, trial.arm.name, name, signature, value, math.nan, step=step))
 
-    def _send(self) -> None:
-        if self._untold:
-            self._experiment.attach_data(Data(data_rows=self._untold))
-            self._untold = []
+    def _send_values(self) -> None:
+        if self._unsent:
+            self._experiment.attach_data(Data(data_rows=self._unsent))
+            self._unsent = []
 
     def on_trial_end(self, trial: Trial) -> None:
         """Record a trial's end.
@@ -444,16 +460,16 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         missing = [metric for metric in self._constrained if not is_number(trial.last_metrics.get(metric))]
         if missing and trial.reports:
             raise ConfigurationError(
-                f"AxSearcher: there are constraints on {names_in_words(self._constrained)}, and trial {trial.id} has completed with no "
-                f"report that has {missing[0]!r} beside what is optimised; its last one has {', '.join(sorted(trial.last_metrics))}"
+                f"AxSearcher: there are constraints on {names_in_words(self._constrained)}, but trial {trial.id} has completed without a "
+                f"report that has {missing[0]!r} and all optimised metrics; its last report has {', '.join(sorted(trial.last_metrics))}"
             )
 
     def _tell(self, record: _AxRecord, status: TrialStatus) -> None:
         if record.trial is None:
             return
         if record.told < record.step:
-            self._note(record)
-        self._send()
+            self._queue_values(record)
+        self._send_values()
         if record.has_diverged and status is not TrialStatus.FAILED:
             ended = Status.ABANDONED
         else:
@@ -461,7 +477,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         record.trial.mark_as(ended, unsafe=True)
 
     def _model(self) -> Description:
-        """Return the strategy's name, which can't restore a user's own."""
+        """Return the strategy's name for the definition. It can't restore a strategy of the user's own."""
         if self._given is not None:
             return {"strategy": "of a Client"}
         return {"strategy": str(self._strategy if self._strategy in METHODS else self._strategy.name)}
@@ -480,15 +496,15 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         return super().from_arguments(arguments)
 
 
-def _serves(strategy: GenerationStrategy) -> bool:
+def _is_in_use(strategy: GenerationStrategy) -> bool:
     try:
         return strategy.experiment is not None
     except ValueError:
         return False
 
 
-def _first_telling(rows: Sequence[DataRow]) -> float:
-    """Return the first time at which trials differ, by standard deviation; 0 if unknown."""
+def _first_differing(rows: Sequence[DataRow]) -> float:
+    """Return the first time at which trials differ, by standard deviation. It is 0 if unknown."""
     values: dict[float, list[float]] = {}
     for row in rows:
         if row.metric_name == rows[0].metric_name and not math.isnan(step := _step_of(row)):
@@ -499,7 +515,7 @@ def _first_telling(rows: Sequence[DataRow]) -> float:
 
 
 def _parameter(path: str, domain: Domain) -> Parameter:
-    """Return a domain as Ax sees it.
+    """Return a domain in the form that Ax gets.
 
     Intervals become shares between 0 and 1, as Ax refuses small or remote ranges.
 
@@ -515,20 +531,20 @@ def _step_of(row: DataRow) -> float:
     return math.nan if row.step is None else row.step
 
 
-def _range(path: str, known: Parameter) -> RangeParameterConfig | ChoiceParameterConfig:
+def _ax_config(path: str, known: Parameter) -> RangeParameterConfig | ChoiceParameterConfig:
     if known.kind is Kind.INTERVAL:
         return RangeParameterConfig(path, (known.low, known.high), "float")
     if known.kind is Kind.STEPS:
         if known.low == known.high:
             return ChoiceParameterConfig(path, [known.low], "int")
         return RangeParameterConfig(path, (known.low, known.high), "int", scaling="log" if known.log else "linear")
-    # Positions, as Ax's choices are numbers or texts.
+    # By positions of the options, as Ax's choices are numbers or texts.
     return ChoiceParameterConfig(path, list(range(known.high + 1)), "int", is_ordered=known.kind is Kind.ORDERED)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence Ax's messages below ERROR in this thread."""
+    """Within the block, silence Ax's messages below ERROR in this thread."""
     thread = threading.get_ident()
 
     def lets_pass(record: logging.LogRecord) -> bool:
@@ -543,7 +559,10 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit PyTorch to one thread. While trials use the cores, several are many times slower."""
+    """Within the block, limit PyTorch to one thread.
+
+    While trials use the cores, several threads are many times slower.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

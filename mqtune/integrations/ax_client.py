@@ -35,13 +35,13 @@ try:
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
-#: Ax raises these if it needs results first, and if it has nothing more to suggest.
+#: The errors that Ax raises if it needs results first, and if it has no more suggestions.
 _NOT_NOW: Final = (DataRequiredError, MaxParallelismReachedException)
 _NO_MORE: Final = (GenerationStrategyRepeatedPoints, SearchSpaceExhausted, OptimizationComplete)
 
 _POLL_S: Final = 0.02
-#: Experiments with a running call, by ``id``.
-_in_hand: Final[dict[int, object]] = {}
+#: The running calls of ``run_client``, by the ``id`` of their experiment.
+_running_calls: Final[dict[int, object]] = {}
 
 
 def run_client(
@@ -64,15 +64,16 @@ def run_client(
 
     Unlike ``Client.run_trials``, it stops trials early, by ``client.should_stop_trial_early`` at each poll with new
     reports. Each report of the client's metrics is attached, with its number as the progression. A completed trial is
-    abandoned if an optimised metric is missing or its last value is not finite. A killed script continues from its
-    saved client: trials that ran meanwhile keep running, and none is doubled.
+    abandoned if an optimised metric is missing or its last value is not finite. A killed script can be run
+    again with the client that it has saved. Its trials have continued meanwhile, and none runs twice.
 
     Args:
         client: a configured client, without runner and metrics of its own.
-        trainable: as for ``mqtune.Tuner``; called with the parameters.
-        max_trials: total number of trials, with the client's existing ones.
-        parallelism: the most trials at the same time; by default the current number of slots.
-        ahead: trials requested before a slot is free, so that slots don't wait for the model. They know fewer results.
+        trainable: as for ``mqtune.Tuner``. It is called with the parameters.
+        max_trials: total number of trials, including the client's existing ones.
+        parallelism: maximum number of trials at the same time; by default the current number of slots.
+        ahead: how many trials to request before a slot is free, so that slots don't wait for the model. Such trials are
+            suggested with fewer results.
         early_stopping: whether trials may be stopped early.
         save_to: file for ``Client.load_from_json_file``, saved when a trial begins or ends.
         backend: as for ``MqtuneRunner``, like all following ones.
@@ -89,7 +90,7 @@ def run_client(
         MqtuneError: as ``Tuner.run``.
     """
     file = None if save_to is None else Path(save_to)
-    _check(client, max_trials, parallelism, ahead, file)
+    _check_arguments(client, max_trials, parallelism, ahead, file)
     runner = MqtuneRunner(
         trainable,
         backend=backend,
@@ -99,7 +100,7 @@ def run_client(
         checkpoints=checkpoints,
         process=process,
     )
-    with _alone(client), runner:
+    with _reserved(client), runner:
         try:
             _AxLoop(client, runner, save_to=file, stops_early=early_stopping).run(max_trials, parallelism, ahead)
         except MetricMissing:
@@ -107,7 +108,9 @@ def run_client(
             raise
 
 
-def _check(client: object, max_trials: object, parallelism: object, ahead: object, save_to: Path | None) -> None:
+def _check_arguments(
+    client: object, max_trials: object, parallelism: object, ahead: object, save_to: Path | None
+) -> None:
     if not isinstance(client, Client):
         raise ConfigurationError(f"run_client: {client!r:.80} is not an ax.api.client.Client")
     if experiment_of(client) is None or experiment_of(client).optimization_config is None:
@@ -125,25 +128,25 @@ def _check(client: object, max_trials: object, parallelism: object, ahead: objec
 
 
 @contextlib.contextmanager
-def _alone(client: Client) -> Iterator[None]:
-    """Reserve the client's experiment.
+def _reserved(client: Client) -> Iterator[None]:
+    """Reserve the client's experiment within the block.
 
     Raises:
         ConfigurationError: another call runs it.
     """
     me, key = object(), id(experiment_of(client))
-    if _in_hand.setdefault(key, me) is not me:
+    if _running_calls.setdefault(key, me) is not me:
         raise ConfigurationError(
             "run_client: another call runs this client; wait for that, or give a higher max_trials there"
         )
     try:
         yield
     finally:
-        del _in_hand[key]
+        del _running_calls[key]
 
 
 class _AxLoop:
-    """Requests trials, and reports their results to the client."""
+    """Requests trials from a client, and reports their results to it."""
 
     def __init__(self, client: Client, runner: MqtuneRunner, *, save_to: Path | None, stops_early: bool) -> None:
         self._stops_early = stops_early
@@ -151,20 +154,20 @@ class _AxLoop:
         self._experiment = experiment_of(client)
         self._runner = runner
         self._save_to = save_to
-        #: Numbers of attached reports.
+        #: How many reports of each trial are attached, by its index.
         self._attached: dict[int, int] = {}
-        #: Whether Ax waits for a trial's end, or has nothing more to suggest.
+        #: Whether Ax needs a trial's end before its next suggestion, and whether it has no more suggestions.
         self._waits = self._is_exhausted = False
 
     def run(self, max_trials: int, parallelism: int | None, ahead: int) -> None:
         self._runner.run_multiple(self._running)
         while True:
             begin = time.monotonic()
-            self._take_in()
-            if self._asks(max_trials, parallelism, ahead):
-                self._ask()
+            self._process_results()
+            if self._wants_trial(max_trials, parallelism, ahead):
+                self._start_trial()
             elif self._running or self._waits:
-                # Attaching slows down with more data. It may take half of the time.
+                # Attaching gets slower with more data. This way it takes at most half of the time.
                 time.sleep(max(_POLL_S, time.monotonic() - begin))
             else:
                 return
@@ -173,13 +176,13 @@ class _AxLoop:
     def _running(self) -> list[AxTrial]:
         return list(self._experiment.trials_by_status[Status.RUNNING])
 
-    def _asks(self, max_trials: int, parallelism: int | None, ahead: int) -> bool:
+    def _wants_trial(self, max_trials: int, parallelism: int | None, ahead: int) -> bool:
         if self._waits or self._is_exhausted or len(self._experiment.trials) >= max_trials:
             return False
-        at_once = parallelism or self._driven.do(lambda tuner: max(tuner.slots, 1))
-        return len(self._running) < at_once + ahead
+        most_running = parallelism or self._driven.do(lambda tuner: max(tuner.slots, 1))
+        return len(self._running) < most_running + ahead
 
-    def _ask(self) -> None:
+    def _start_trial(self) -> None:
         try:
             with uncompiled():
                 proposed = self._client.get_next_trials(1)
@@ -199,13 +202,13 @@ class _AxLoop:
     def _driven(self) -> BackgroundTuner:
         return self._runner.driven(self._experiment)
 
-    def _take_in(self) -> None:
+    def _process_results(self) -> None:
         records = {trial.index: self._record(trial) for trial in self._running}
         # An ended trial has no further reports.
         ended = [index for index, record in records.items() if record.status.is_terminal]
         reported = self._attach(records)
         for index in ended:
-            self._end(index, records[index])
+            self._record_end(index, records[index])
         stopped = [index for index in reported if index not in ended and self._stop(index, records[index])]
         if ended or stopped:
             self._waits = False
@@ -215,7 +218,7 @@ class _AxLoop:
         """Return a trial's record in mqtune.
 
         Raises:
-            ConfigurationError: it is lost.
+            ConfigurationError: mqtune's experiment has no such trial any more.
         """
         (record,) = self._runner.arms(trial).values()
         if record is None:
@@ -242,7 +245,7 @@ class _AxLoop:
         ]
 
     def _stop(self, index: int, record: Trial) -> bool:
-        """Stop a trial early if Ax wants it. Return whether it was stopped."""
+        """Stop a trial early if Ax decides so. Return whether it was stopped."""
         if not self._stops_early or not self._client.should_stop_trial_early(index):
             return False
         if not stop_trial(self._driven, record, "Ax stopped it early"):
@@ -251,7 +254,7 @@ class _AxLoop:
         self._client.mark_trial_early_stopped(index)
         return True
 
-    def _end(self, index: int, record: Trial) -> None:
+    def _record_end(self, index: int, record: Trial) -> None:
         match status_of(record):
             case Status.FAILED:
                 self._client.mark_trial_failed(index, why(record))
@@ -266,7 +269,7 @@ class _AxLoop:
                 self._client.mark_trial_early_stopped(index)
 
     def _lacks_data(self, index: int, record: Trial) -> bool:
-        """Return whether an optimised metric is missing or not finite."""
+        """Return whether an optimised or constrained metric is missing, or its last value not finite."""
         names = self._experiment.optimization_config.metric_names
         last = [value for name in names if is_number(value := record.last_metrics.get(name))]
         known = self._experiment.lookup_data(trial_indices=[index]).metric_names

@@ -54,7 +54,7 @@ _STATUSES: Final = {
     TrialStatus.FAILED: Status.FAILED,
     TrialStatus.ABANDONED: Status.ABANDONED,
 }
-#: Strategies that a definition can restore. Ax's own serialization lacks arguments.
+#: Strategies that can be restored from a definition. Ax's own serialization loses some arguments.
 _KNOWN: Final[dict[str, Any]] = {
     strategy.__name__: strategy
     for strategy in (
@@ -64,7 +64,7 @@ _KNOWN: Final[dict[str, Any]] = {
         OrEarlyStoppingStrategy,
     )
 }
-#: The only parameter, distinct for each trial, as Ax refuses curves of equal trials.
+#: The only parameter. It differs in each trial, as Ax refuses curves of equal trials.
 _NUMBER: Final = "number"
 _MOST_TRIALS: Final = 2**31
 
@@ -75,11 +75,11 @@ class AxEarlyStopping(Scheduler):
     The strategy gets each trial's values over time, in an Ax experiment without configs. It is copied, so the given one
     may serve other experiments.
 
-    - *Timing*: it decides after each report. In real time a thread asks it, in milliseconds to seconds, about all
-      trials with new reports; they keep running meanwhile. A resumed driver takes past decisions from the journal and
-      asks about newer reports. The state of an ``interval`` is lost.
+    - *Timing*: it decides after each report. In real time, a thread asks it about all trials with new reports, which
+      takes milliseconds to seconds. The trials keep running meanwhile. A resumed driver takes past decisions from the
+      journal, and asks about newer reports. The state of an ``interval`` is lost.
     - *Several metrics*: it uses its ``metric_signatures``, or else the first metric.
-    - *Skipped reports*: those without a finite value of each metric, and those up to a time that the trial has reached
+    - *Skipped reports*: reports without a finite value of each metric, and reports whose time the trial had reached
       before.
     - *Abandoned trials* are ignored.
 
@@ -107,7 +107,7 @@ class AxEarlyStopping(Scheduler):
         checks.name("AxEarlyStopping", "time_attr", time_attr, "the key of the time in the reports")
         self._strategy = PercentileEarlyStoppingStrategy() if strategy is None else copy.deepcopy(strategy)
         self._time_attr = time_attr
-        #: The latest time of each trial.
+        #: The latest time that each trial has reported.
         self._reached: dict[TrialId, float] = {}
 
     @property
@@ -115,10 +115,10 @@ class AxEarlyStopping(Scheduler):
         return self._time_attr
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that the strategy's metrics are optimised.
+        """Check that all metrics of the strategy are optimised.
 
         Raises:
-            ConfigurationError: one is not, so Ax does not know its direction.
+            ConfigurationError: one is not optimised, so Ax does not know its direction.
         """
         super().check_objective(objective)
         unknown = [name for name in _metrics_of(self._strategy) if name not in objective.metrics]
@@ -144,24 +144,24 @@ class AxEarlyStopping(Scheduler):
         if not all(map(math.isfinite, (time, *values))):
             return CONTINUE
         self._reached[trial.id] = time
-        self._tell(partial(self._curves.add, trial.id, float(time), values))
+        self._run_or_queue(partial(self._curves.add, trial.id, float(time), values))
         return CONTINUE if self.background else self._curves.decisions().get(trial.id, CONTINUE)
 
     def on_abandon(self, trial: Trial) -> None:
-        self._tell(partial(self._curves.end, trial.id, TrialStatus.ABANDONED))
+        self._run_or_queue(partial(self._curves.end, trial.id, TrialStatus.ABANDONED))
 
     def on_trial_end(self, trial: Trial) -> None:
-        self._tell(partial(self._curves.end, trial.id, trial.status))
+        self._run_or_queue(partial(self._curves.end, trial.id, trial.status))
 
-    def _tell(self, call: partial[None]) -> None:
+    def _run_or_queue(self, call: partial[None]) -> None:
         if self.background is None:
             call()
         else:
             self.background.tell(call)
 
     def describe(self) -> Description:
-        """Return the strategy's arguments, which can't restore a user's own."""
-        return {self.role: self.kind, "strategy": _described(self._strategy), "time_attr": self._time_attr}
+        """Return the strategy and its arguments. A user's own strategy can't be restored from them."""
+        return {self.role: self.kind, "strategy": _describe_strategy(self._strategy), "time_attr": self._time_attr}
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AxEarlyStopping:
@@ -173,15 +173,15 @@ class AxEarlyStopping(Scheduler):
         return cls(_strategy_of(arguments["strategy"]), time_attr=arguments["time_attr"])
 
 
-def _described(strategy: object) -> Description:
+def _describe_strategy(strategy: object) -> Description:
     kind = type(strategy)
     names = signature(kind).parameters if _KNOWN.get(kind.__name__) is kind else ()
-    return {"class": kind.__name__, **{name: _plain(getattr(strategy, name)) for name in names}}
+    return {"class": kind.__name__, **{name: _plain_argument(getattr(strategy, name)) for name in names}}
 
 
-def _plain(argument: Any) -> object:
+def _plain_argument(argument: Any) -> object:
     if isinstance(argument, BaseEarlyStoppingStrategy):
-        return _described(argument)
+        return _describe_strategy(argument)
     return argument if argument is None or isinstance(argument, int | float) else list(argument)
 
 
@@ -214,11 +214,11 @@ def _metrics_of(strategy: Any) -> Iterator[str]:
 
 
 class _Curves:
-    """Trials' values over time, in an Ax experiment, with a strategy. Not thread-safe."""
+    """Trials' values over time, in an Ax experiment with a strategy. Not thread-safe."""
 
     def __init__(self, objective: Objective, strategy: Any) -> None:
         self._strategy = strategy
-        # Ax's names, as some names are invalid in its objectives.
+        # Ax gets other names, as some metrics have names that are invalid in its objectives.
         self._names = [f"metric{number}" for number in range(len(objective.metrics))]
         self._signatures = objective.metrics
         signs = ["-" if mode == "min" else "" for mode in objective.modes]
@@ -239,15 +239,15 @@ class _Curves:
         self._news: set[TrialId] = set()
 
     def add(self, id_: TrialId, time: float, values: Iterable[float]) -> None:
-        """Add a trial's values at a time."""
-        trial = self._trials.get(id_) or self._begun(id_)
+        """Add the values that a trial has reported for a time."""
+        trial = self._trials.get(id_) or self._begin_trial(id_)
         self._rows[id_] += [
             DataRow(trial.index, trial.arm.name, name, signature, float(value), math.nan, step=time)
             for name, signature, value in zip(self._names, self._signatures, values, strict=True)
         ]
         self._news.add(id_)
 
-    def _begun(self, id_: TrialId) -> Any:
+    def _begin_trial(self, id_: TrialId) -> Any:
         begun = self._experiment.new_trial().add_arm(Arm({_NUMBER: len(self._trials)}))
         self._trials[id_] = begun.mark_running(no_runner_required=True)
         self._rows[id_] = []
@@ -263,7 +263,7 @@ class _Curves:
             self._rows[id_] = []
 
     def decisions(self) -> Mapping[TrialId, Decision]:
-        """Return the decisions to stop, among trials with new reports."""
+        """Return decisions to stop by trial, for trials with new reports."""
         asked = {self._trials[id_].index: id_ for id_ in self._news}
         self._news.clear()
         if not asked:

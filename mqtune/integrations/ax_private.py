@@ -1,4 +1,4 @@
-"""Private parts of Ax that mqtune needs."""
+"""Functions that use private parts of Ax."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from botorch.acquisition.multi_objective import logei
 
 
 def experiment_of(client: Client) -> Any:
-    """Return a client's experiment; None before ``configure_experiment``."""
+    """Return a client's experiment, or None before ``configure_experiment``."""
     return client._maybe_experiment
 
 
@@ -23,16 +23,16 @@ def strategy_of(client: Client) -> GenerationStrategy | None:
 
 
 def rows_of(data: Data) -> Sequence[DataRow]:
-    """Return the rows of data without building Ax's table."""
+    """Return the rows of Ax's data without building its table."""
     rows: Sequence[DataRow] = data._data_rows
     return rows
 
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """Disable BoTorch's compiled kernel for several metrics.
+    """Within the block, keep BoTorch from compiling its kernel for several metrics.
 
-    A process killed during its compilation leaves a lock in the user's home; later ones wait for it forever.
+    A process that is killed while it compiles leaves a lock in the user's home. Later ones wait for it forever.
     """
     was_tried, logei._load_attempted = logei._load_attempted, True
     try:

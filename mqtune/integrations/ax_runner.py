@@ -1,4 +1,4 @@
-"""Ax's own loops over mqtune's workers."""
+"""Lets Ax's own loops run trials on mqtune's workers."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ try:
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
-#: Ax's statuses of ended trials. Others are RUNNING: Ax's loops end at QUEUED trials and know no pause.
+#: Ax's statuses of ended trials. All others are RUNNING, as Ax's loops end at QUEUED trials and know no pause.
 _STATUSES: Final = {
     TrialStatus.COMPLETED: Status.COMPLETED,
     TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,
     TrialStatus.FAILED: Status.FAILED,
     TrialStatus.ABANDONED: Status.ABANDONED,
 }
-#: A batch has the first of these that an arm has.
+#: The status of a batch is the first of these that one of its arms has.
 _STRONGEST_FIRST: Final = (
     Status.RUNNING,
     Status.COMPLETED,
@@ -82,15 +82,15 @@ _STRONGEST_FIRST: Final = (
     Status.FAILED,
     Status.ABANDONED,
 )
-#: A batch's model ignores arms with these ends.
-_WORTHLESS: Final = (Status.FAILED, Status.ABANDONED)
-#: Ax keeps 1,000 characters of an error.
+#: The statuses of arms that a model ignores.
+_IGNORED: Final = (Status.FAILED, Status.ABANDONED)
+#: How many characters of an error are sent to Ax, which keeps 1,000.
 _ERROR_CHARS: Final = 800
-#: Characters of Ax's name in the experiment's.
+#: How many characters of the name in Ax the experiment's name begins with.
 _NAME_CHARS: Final = 60
 _GROUPS: Final = {"resources": Resources, "failures": Failures, "checkpoints": Checkpoints, "process": Process}
 
-#: Seconds before a warning; a local worker starts in less.
+#: How long an experiment must wait before a warning, in seconds. A local worker starts in less.
 _IDLE_S: Final = 10.0
 
 logger = logging.getLogger(__name__)
@@ -102,21 +102,22 @@ _driven: dict[tuple[str, str], BackgroundTuner] = {}
 class MqtuneRunner(Runner):
     """Runs Ax's trials on mqtune's workers, for an ``Orchestrator`` or ``Client.run_trials``.
 
-    Each arm is a trial of an mqtune experiment. A thread of this process drives it, and polls read its state without
-    asking a server. A trial is RUNNING once queued, also while it is paused, waits for a worker, or its server is away;
-    ``OrchestratorOptions.max_pending_trials`` limits waiting ones. ``run_metadata`` has mqtune's status and the start
-    time.
+    Each arm is a trial of an mqtune experiment. A thread of this process drives the experiment, and polls read its
+    state without asking a server. A trial is RUNNING once it is queued, also while it is paused, waits for a worker, or
+    its server is away. ``OrchestratorOptions.max_pending_trials`` limits waiting trials. ``run_metadata`` has mqtune's
+    status and the start time.
 
-    A rerun, by Ax's retry or after loading its experiment, continues the existing trial if the parameters are equal. A
-    trial that Ax has forgotten and replaced is abandoned. After five minutes without its server, and after other
-    errors, polls raise OrchestratorInternalError. That ends Ax's loop but no trial: run it again.
+    If a trial is run again, by Ax's retry or after loading its experiment, the existing one continues if the parameters
+    are equal. A trial that Ax has forgotten and replaced is abandoned. After five minutes without its server, and after
+    other errors, polls raise OrchestratorInternalError. That ends Ax's loop, but no trial: run the loop again.
 
     As a context manager it closes its connections. Requires ax-platform 1.3 or later.
 
     Args:
-        trainable: as for ``mqtune.Tuner``; called with an arm's parameters.
+        trainable: as for ``mqtune.Tuner``. It is called with an arm's parameters.
         backend: likewise. A URL with a password is not saved in Ax's experiment: use ``$MQTUNE_BROKER``.
-        name: the experiment's name; by default Ax's name and creation time, the same after loading.
+        name: the experiment's name. By default it is made of Ax's name and creation time, so it is the same after
+            loading.
         resources: each trial's resources.
         failures: as for ``mqtune.Tuner``.
         checkpoints: likewise.
@@ -145,15 +146,15 @@ class MqtuneRunner(Runner):
 
     @property
     def run_metadata_report_keys(self) -> list[str]:
-        """The keys of ``run_metadata`` to show."""
+        """The keys of ``run_metadata`` that Ax's reports show."""
         return ["mqtune_experiment", "mqtune_trials"]
 
     def run(self, trial: BaseTrial) -> dict[str, Any]:
-        """Run a trial; see ``run_multiple``."""
+        """Run a trial, and return its metadata; see ``run_multiple``."""
         return self.run_multiple([trial])[trial.index]
 
     def run_multiple(self, trials: Iterable[BaseTrial]) -> dict[int, dict[str, Any]]:
-        """Run trials, or continue running ones. Return their experiment and ids.
+        """Start trials, or continue them. Return metadata by trial index: the experiment and trial ids.
 
         Raises:
             SpaceError: a parameter can't be sent to a worker.
@@ -163,11 +164,11 @@ class MqtuneRunner(Runner):
         if not wanted:
             return {}
         driven = self.driven(wanted[0].experiment)
-        return driven.do(lambda tuner: {trial.index: self._run(tuner, trial) for trial in wanted})
+        return driven.do(lambda tuner: {trial.index: self._run_trial(tuner, trial) for trial in wanted})
 
-    def _run(self, tuner: Tuner, trial: BaseTrial) -> dict[str, Any]:
+    def _run_trial(self, tuner: Tuner, trial: BaseTrial) -> dict[str, Any]:
         keys = {arm.name: _key(trial, arm) for arm in trial.arms}
-        group = _group(trial)
+        group = _key_prefix(trial)
         for known in tuner.get_trials():
             if known.key.startswith(group) and known.key not in keys.values() and not known.status.is_terminal:
                 tuner.trial(known).abandon(
@@ -181,9 +182,9 @@ class MqtuneRunner(Runner):
         return {"mqtune_experiment": tuner.name, "mqtune_trials": added}
 
     def poll_trial_status(self, trials: Iterable[BaseTrial]) -> dict[Status, set[int]]:
-        """Return unfinished trials' indices by status.
+        """Return the indices of Ax's unfinished trials by their new status.
 
-        Data of failed and stopped trials are fetched first, as Ax does not.
+        If one has failed or was stopped, its data are fetched first, as Ax does not fetch them.
 
         Raises:
             OrchestratorInternalError: the experiment can't be driven any more.
@@ -191,10 +192,10 @@ class MqtuneRunner(Runner):
         by_status: dict[Status, set[int]] = defaultdict(set)
         for trial in trials:
             if not trial.status.is_terminal:
-                by_status[self._poll(trial)].add(trial.index)
+                by_status[self._poll_trial(trial)].add(trial.index)
         return dict(by_status)
 
-    def _poll(self, trial: BaseTrial) -> Status:
+    def _poll_trial(self, trial: BaseTrial) -> Status:
         try:
             arms = self.arms(trial)
         except Exception as error:
@@ -210,16 +211,16 @@ class MqtuneRunner(Runner):
                 **({Keys.START_TIME_STR: min(began)} if began else {}),
             }
         )
-        if status in (Status.EARLY_STOPPED, *_WORTHLESS):
+        if status in (Status.EARLY_STOPPED, *_IGNORED):
             trial.fetch_data_results()
         if status is not Status.RUNNING and isinstance(trial, BatchTrial):
             for name, own_status in statuses.items():
-                if own_status in _WORTHLESS:
+                if own_status in _IGNORED:
                     trial.mark_arm_abandoned(name, why(arms[name]))
         return status
 
     def poll_exception(self, trial: BaseTrial) -> str:
-        """Return why a trial has failed or was abandoned, with the traceback's end."""
+        """Return why a trial has failed or was abandoned, with the end of the traceback."""
         reasons = {name: why(own) for name, own in self.arms(trial).items()}
         return next(iter(reasons.values())) if len(reasons) == 1 else "\n".join(f"{k}: {v}" for k, v in reasons.items())
 
@@ -231,24 +232,24 @@ class MqtuneRunner(Runner):
         return {"mqtune_stopped": stopped}
 
     def clone(self) -> Self:
-        """Return a copy that shares the open experiments."""
+        """Return a copy, which shares the open connections."""
         return copy.copy(self)
 
     @classmethod
     def serialize_init_args(cls, obj: Any) -> dict[str, Any]:
-        """Return the arguments as plain values, the trainable by name."""
+        """Return the constructor's arguments as plain values, with the trainable by name."""
         known = obj.trainable
         spec, code_root = known[:2] if isinstance(known, KnownTrainable) else TrainableSpec.of(known)
         return {
             "trainable": {**spec.encode(), "code_root": str(code_root)},
             "backend": _without_password(obj.backend),
             "name": obj.name,
-            **{name: _plain(getattr(obj, name)) for name in _GROUPS},
+            **{name: _plain_value(getattr(obj, name)) for name in _GROUPS},
         }
 
     @classmethod
     def deserialize_init_args(cls, args: dict[str, Any], *_: object, **__: object) -> dict[str, Any]:
-        """Return the arguments from plain values."""
+        """Return the constructor's arguments from plain values."""
         trainable, backend = args["trainable"], args["backend"]
         return {
             "trainable": KnownTrainable(TrainableSpec.decode(trainable), Path(trainable["code_root"])),
@@ -258,13 +259,13 @@ class MqtuneRunner(Runner):
         }
 
     def stop_all(self, experiment: Experiment, reason: str = "stopped by hand") -> None:
-        """Stop an experiment's trials, which Ax leaves running after a timeout."""
+        """Stop all trials of an experiment. Ax leaves them running after a timeout."""
         for trial in experiment.trials.values():
             if not trial.status.is_terminal and not trial.status.is_candidate:
                 self.stop(trial, reason)
 
     def close(self) -> None:
-        """Close the connections. A broker's trials continue, and a later poll reconnects.
+        """Close the connections. Trials on a broker's workers continue, and a later poll reconnects.
 
         An experiment without running trials is finished, until a trial is added.
         """
@@ -285,34 +286,34 @@ class MqtuneRunner(Runner):
         self.close()
 
     def driven(self, experiment: Experiment) -> BackgroundTuner:
-        """Return an experiment's driver, opened if needed.
+        """Return the driver of an experiment, and open it if needed.
 
         Raises:
-            Exception: the error that ended it, once. The next call reopens it.
+            Exception: the error that ended the driver. It is raised once; the next call opens a new driver.
         """
         backend = self.backend or os.environ.get("MQTUNE_BROKER")
-        place = (repr(backend), self.name or _name(experiment))
+        place = (repr(backend), self.name or _experiment_name(experiment))
         driven = _driven.get(place)
         if driven is None:
-            driven = _driven[place] = BackgroundTuner(lambda: self._tuner(place[1]))
+            driven = _driven[place] = BackgroundTuner(lambda: self._make_tuner(place[1]))
         elif driven.problem is not None:
             del _driven[place]
             raise driven.problem
         self._places.add(place)
         return driven
 
-    def _tuner(self, name: str) -> Tuner:
+    def _make_tuner(self, name: str) -> Tuner:
         groups = {group: getattr(self, group) for group in _GROUPS}
         return Tuner(
             self.trainable,
             backend=self.backend,
             name=name,
-            run=RunOptions(progress=False, callbacks=[_SaysWhy()]),
+            run=RunOptions(progress=False, callbacks=[_WarnsWhenIdle()]),
             **groups,
         )
 
     def arms(self, trial: BaseTrial) -> dict[str, Trial | None]:
-        """Return each arm's mqtune trial, by the arm's name; None for a missing one.
+        """Return the mqtune trial of each arm, by the arm's name. It is None if mqtune has lost it.
 
         Raises:
             Exception: as ``driven``.
@@ -321,28 +322,29 @@ class MqtuneRunner(Runner):
         return {arm.name: driven.find(_key(trial, arm)) for arm in trial.arms}
 
 
-class _SaysWhy(Callback):
+class _WarnsWhenIdle(Callback):
     """Warns once about each reason why nothing can run, such as missing workers."""
 
     interval_s = 1.0
 
     def __init__(self) -> None:
         self._reason, self._since = "", time.monotonic()
-        self._said = {""}
+        self._warned = {""}
 
     def on_step(self, waiting_for: str) -> None:
         if waiting_for != self._reason:
             self._reason, self._since = waiting_for, time.monotonic()
-        elif waiting_for not in self._said and time.monotonic() - self._since > _IDLE_S:
-            self._said.add(waiting_for)
+        elif waiting_for not in self._warned and time.monotonic() - self._since > _IDLE_S:
+            self._warned.add(waiting_for)
             logger.warning("the experiment waits: %s", waiting_for)
 
 
 class MqtuneMetric(MapMetric):
     """A metric reported by trials of ``MqtuneRunner``, at all steps, also while they run.
 
-    Values that are not finite are left out. An ended trial lacks the metric if it has no value or its last one is not
-    finite; Ax abandons it if its optimization config has the metric. A step reported again has its newest value.
+    Values that are not finite are left out. An ended trial lacks the metric if it has no value or if its last value is
+    not finite. Ax abandons such a trial if its optimization config has the metric. If a step is reported again, its
+    newest value counts.
 
     Args:
         name: the metric's name in Ax.
@@ -353,7 +355,7 @@ class MqtuneMetric(MapMetric):
         signature_override: likewise.
     """
 
-    # Ax annotates an instance variable but reads it from the class.
+    # Ax reads this from the class, although it annotates an instance variable.
     recoverable_exceptions: set[type[Exception]] = {MqtuneError}  # noqa: RUF012
 
     def __init__(
@@ -379,13 +381,13 @@ class MqtuneMetric(MapMetric):
         return self.fetched(trial) or self.missing(trial)
 
     def bulk_fetch_trial_data(self, trial: BaseTrial, metrics: list[Any], **_: object) -> dict[str, MetricFetchResult]:
-        """Return a trial's values of these metrics. A running trial may lack some."""
+        """Return a trial's values of these metrics, by signature. A running trial may lack some."""
         runs = trial.status is Status.RUNNING
         fetched = [(metric, metric.fetched(trial)) for metric in metrics]
         return {metric.signature: known or metric.missing(trial) for metric, known in fetched if known or not runs}
 
     def fetched(self, trial: BaseTrial) -> MetricFetchResult | None:
-        """Return a trial's values, or None."""
+        """Return a trial's values, or the error of fetching them, or None if it has no value."""
         try:
             rows = self._rows(trial)
         except MqtuneError as error:
@@ -393,7 +395,7 @@ class MqtuneMetric(MapMetric):
         return Ok(Data(data_rows=rows)) if rows else None
 
     def missing(self, trial: BaseTrial) -> MetricFetchResult:
-        """Return an error. Ax logs it on creation."""
+        """Return the error for a trial without values. Ax logs it when it is made."""
         return Err(
             MetricFetchE(f"trial {trial.index} has reported no {self.key or self.name!r}, or has diverged", None)
         )
@@ -402,7 +404,7 @@ class MqtuneMetric(MapMetric):
         runner = trial.runner
         if not isinstance(runner, MqtuneRunner):
             raise ConfigurationError(
-                f"metric {self.name} is of trials of an MqtuneRunner, and this one's runner is {runner!r}"
+                f"metric {self.name} needs trials of an MqtuneRunner, but the runner of trial {trial.index} is {runner!r}"
             )
         return [
             DataRow(trial.index, arm, self.name, self.signature, value, math.nan, step=step)
@@ -430,7 +432,7 @@ class _JsonRegistries(RegistryBundleBase):
 
 
 def registry_bundle() -> RegistryBundleBase:
-    """Return Ax's registries with these classes, to save and load experiments.
+    """Return Ax's registries with mqtune's classes, to save and load Ax's experiments.
 
     Its ``encoder_registry`` and ``decoder_registry`` are for JSON. With SQLAlchemy it also serves Ax's databases.
     """
@@ -439,7 +441,7 @@ def registry_bundle() -> RegistryBundleBase:
     try:
         return RegistryBundle(metrics, runners)
     except TypeError:
-        # Ax's own needs SQLAlchemy.
+        # Ax's own class needs SQLAlchemy.
         return _JsonRegistries(
             metrics,
             runners,
@@ -450,22 +452,25 @@ def registry_bundle() -> RegistryBundleBase:
         )
 
 
-def _name(experiment: Experiment) -> str:
+def _experiment_name(experiment: Experiment) -> str:
     stem = re.sub(r"[^A-Za-z0-9_-]", "-", experiment.name if experiment.has_name else "ax")[:_NAME_CHARS]
     return f"{stem}-{experiment.time_created:%Y%m%d-%H%M%S-%f}"
 
 
-def _group(trial: BaseTrial) -> str:
-    return f"{_name(trial.experiment)}/{trial.index}/"
+def _key_prefix(trial: BaseTrial) -> str:
+    return f"{_experiment_name(trial.experiment)}/{trial.index}/"
 
 
 def _key(trial: BaseTrial, arm: Arm) -> str:
-    """Return an arm's key. It includes parameters, as a forgotten trial may have had others."""
-    return f"{_group(trial)}{arm.signature}"
+    """Return an arm's key in mqtune's experiment.
+
+    It includes the parameters, as a trial that Ax has forgotten may have had the same index and others.
+    """
+    return f"{_key_prefix(trial)}{arm.signature}"
 
 
 def status_of(trial: Trial | None) -> Status:
-    """Return a trial's Ax status. A missing trial has failed."""
+    """Return Ax's status of a trial. A missing trial has failed."""
     if trial is None:
         return Status.FAILED
     status = _STATUSES.get(trial.status, Status.RUNNING)
@@ -474,7 +479,7 @@ def status_of(trial: Trial | None) -> Status:
 
 
 def why(trial: Trial | None) -> str:
-    """Return why a trial has ended, with the traceback's end."""
+    """Return why a trial has ended, with the end of the traceback."""
     if trial is None:
         return "mqtune's experiment has no such trial: the server and this machine have lost it"
     error = trial.attempts[-1].error[-_ERROR_CHARS:]
@@ -482,7 +487,7 @@ def why(trial: Trial | None) -> str:
 
 
 def stop_trial(driven: BackgroundTuner, trial: Trial, reason: str | None) -> bool:
-    """Stop a trial. Return False if it had ended already."""
+    """Stop a trial. Return False if it had already ended."""
     try:
         driven.do(lambda tuner: tuner.trial(trial).stop(reason or "stopped by Ax"))
     except InvalidTransition:
@@ -495,9 +500,9 @@ def _finish_if_idle(tuner: Tuner) -> None:
         tuner.finish("Ax's loop has ended")
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if is_dataclass(value):
-        return {attribute.name: _plain(getattr(value, attribute.name)) for attribute in fields(value)}
+        return {attribute.name: _plain_value(getattr(value, attribute.name)) for attribute in fields(value)}
     if isinstance(value, Path):
         return str(value)
     return sorted(value) if isinstance(value, frozenset) else value
@@ -506,4 +511,4 @@ def _plain(value: Any) -> Any:
 def _without_password(backend: Any) -> Any:
     if isinstance(backend, str) and redact(backend) != backend:
         return None
-    return _plain(backend)
+    return _plain_value(backend)

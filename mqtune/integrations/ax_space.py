@@ -1,4 +1,4 @@
-"""The space and objective of an Ax ``Client``, in mqtune's terms."""
+"""The space and objective of an Ax ``Client``, as mqtune's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mqtune.integrations.ax_private import experiment_of
 
 
 def space_of(client: Client) -> dict[str, Domain]:
-    """Return a client's space as a Tuner's. A fixed value becomes a choice of one.
+    """Return a client's space as a space for a ``Tuner``. A fixed value becomes a choice of one.
 
     Constraints between parameters are left to Ax.
 
@@ -23,10 +23,10 @@ def space_of(client: Client) -> dict[str, Domain]:
     space = experiment_of(client).search_space
     if space.is_hierarchical:
         raise ConfigurationError("the Client's parameters depend on each other, which AxSearcher doesn't know")
-    return {name: _domain(parameter) for name, parameter in space.parameters.items()}
+    return {name: _to_domain(parameter) for name, parameter in space.parameters.items()}
 
 
-def _domain(parameter: Parameter) -> Domain:
+def _to_domain(parameter: Parameter) -> Domain:
     match parameter:
         case RangeParameter(parameter_type=ParameterType.INT):
             return (lograndint if parameter.log_scale else randint)(int(parameter.lower), int(parameter.upper))
@@ -62,8 +62,8 @@ def _is_alike(one: Domain | None, other: Domain | None) -> bool:
     return one == other
 
 
-def constrained(client: Client) -> list[str]:
-    """Return the metrics with outcome constraints.
+def constrained_metrics(client: Client) -> list[str]:
+    """Return the names of metrics with outcome constraints.
 
     Raises:
         ConfigurationError: the client has no objective.
@@ -81,7 +81,7 @@ def check_objective(objective: Objective, client: Client) -> None:
     """Check that a client optimises the Tuner's metrics.
 
     Raises:
-        ConfigurationError: it optimises other metrics, or a sum.
+        ConfigurationError: it optimises other metrics, or a weighted sum.
     """
     theirs = experiment_of(client).optimization_config.objective
     modes = {name: "max" if weight > 0 else "min" for name, weight in theirs.metric_weights}

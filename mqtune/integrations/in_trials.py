@@ -1,4 +1,4 @@
-"""Shared base of the callbacks inside trials."""
+"""The shared part of callbacks for training libraries, which run inside trials."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 from mqtune import checkpoint_dir, get_checkpoint, report, should_checkpoint
 from mqtune.extend import ConfigurationError
 
-#: One metric, several, all (None), or renamed ones: ``{"loss": "val_loss"}``.
+#: The metrics to report: one name, several names, None for all, or new names for some: ``{"loss": "val_loss"}``.
 Metrics = str | Sequence[str] | Mapping[str, str] | None
 
 
 class CallbackReports:
-    """Makes a callback's reports. ``StopTrial`` may be raised by ``make``, or in the library.
+    """Makes the reports of a training library's callback.
+
+    ``StopTrial`` may be raised by ``make``, or elsewhere in the library.
 
     Args:
         metrics: the metrics to report; None for all.
@@ -33,28 +35,28 @@ class CallbackReports:
 
     @property
     def next_saves(self) -> bool:
-        """Whether the next report has a checkpoint."""
+        """Whether the next report should have a checkpoint."""
         return should_checkpoint() or (self._every > 0 and (self._made + 1) % self._every == 0)
 
     def make(self, values: Mapping[str, object], save: Callable[[Path], object] | None) -> None:
-        """Report the selected metrics.
+        """Report the selected metrics, with a checkpoint if one is due.
 
         Args:
-            values: all metrics.
-            save: writes a checkpoint into a folder, if one is due.
+            values: all metrics by name.
+            save: writes a checkpoint into a folder; None if there can be no checkpoint.
 
         Raises:
             ConfigurationError: a selected metric is missing.
             StopTrial: the trial should end.
         """
-        row = self._chosen(values)
+        row = self._select(values)
         if save is not None and self.next_saves:
             with checkpoint_dir() as folder:
                 save(folder)
         self._made += 1
         report(row)
 
-    def _chosen(self, values: Mapping[str, object]) -> dict[str, object]:
+    def _select(self, values: Mapping[str, object]) -> dict[str, object]:
         if self._names is None:
             return dict(values)
         for name in self._names.values():
@@ -65,7 +67,7 @@ class CallbackReports:
 
 
 def fetched_checkpoint() -> Path | None:
-    """Return the checkpoint's folder; None when starting from scratch or outside a trial.
+    """Return the folder of the trial's initial checkpoint. Return None without one.
 
     Raises:
         ConfigurationError: the checkpoint is a dict.

@@ -20,7 +20,7 @@ except ImportError as error:  # pragma: no cover - the tests are skipped without
 class MqtuneCallback(Callback):
     """Reports each epoch's logs. ``fit`` resumes from the trial's checkpoint.
 
-    A checkpoint is that of ``BackupAndRestore``: weights, optimizer state, and epoch.
+    A checkpoint has the files of ``BackupAndRestore``: weights, optimizer state, and epoch.
 
     Args:
         metrics: the names of metrics; None for all. ``{"loss": "val_loss"}`` reports ``val_loss`` as ``loss``.

@@ -21,19 +21,19 @@ class MqtuneCallback:
     """Reports each round of ``lightgbm.train``, or of an estimator's ``fit``.
 
     Args:
-        metrics: the names of metrics, such as ``valid-l2`` for ``valid_names=["valid"]``; None for all.
-            ``{"loss": "valid-l2"}`` reports that as ``loss``.
+        metrics: the names of metrics, such as ``valid-l2`` for ``valid_names=["valid"]``; None for all. ``{"loss":
+            "valid-l2"}`` reports ``valid-l2`` as ``loss``.
         checkpoint_every: save a checkpoint with every n-th report; 0 saves only on request.
 
     Attributes:
-        checkpoint: the trial's start checkpoint, for ``init_model=``, or None.
-        rounds: its number of rounds. Train that many fewer.
+        checkpoint: path of the trial's initial checkpoint, for ``init_model=``, or None.
+        rounds: number of rounds in that checkpoint. Train that many fewer.
 
     Raises:
         ConfigurationError: *checkpoint_every* is negative; or, during training, a metric is missing.
     """
 
-    #: LightGBM reads it. Early stopping has 30 and would end the training before the report.
+    #: LightGBM calls callbacks in this order. Early stopping has 30, and would end the training before a later report.
     order: Final = 25
     before_iteration: Final = False
 
@@ -44,7 +44,7 @@ class MqtuneCallback:
         self.rounds = 0 if folder is None else Booster(model_file=self.checkpoint).current_iteration()
 
     def __call__(self, env: CallbackEnv) -> None:
-        """Report."""
+        """Report the metrics of a round."""
         values = {f"{data}-{metric}": value for data, metric, value, *_ in env.evaluation_result_list or []}
 
         def save(folder: Path) -> None:

@@ -19,11 +19,11 @@ _FILE: Final = "lightning.ckpt"
 class MqtuneCallback(Callback):
     """Reports the module's logged metrics after each epoch or validation.
 
-    Metrics logged in its own ``on_train_epoch_end`` miss that epoch's report.
+    Metrics that the module logs in its own ``on_train_epoch_end`` come too late for that epoch's report.
 
     Args:
         metrics: the names of metrics; None for all. ``{"loss": "val_loss"}`` reports ``val_loss`` as ``loss``.
-        on: report at the end of each "epoch", or of each "validation" during training.
+        on: "epoch" reports at the end of each epoch, "validation" at the end of each validation during training.
         checkpoint_every: save a checkpoint with every n-th report; 0 saves only on request.
 
     Raises:
@@ -41,17 +41,17 @@ class MqtuneCallback(Callback):
 
     @property
     def checkpoint(self) -> str | None:
-        """The trial's start checkpoint, for ``trainer.fit(model, ckpt_path=…)``, or None."""
+        """Path of the trial's initial checkpoint, for ``trainer.fit(model, ckpt_path=…)``, or None."""
         folder = fetched_checkpoint()
         return None if folder is None else str(folder / _FILE)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report, if reports are by epoch."""
+        """Report the epoch's metrics, unless reports are made by validation."""
         if self._on == "epoch":
             self._report(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report, if reports are by validation. Skip sanity checks and ``trainer.validate``."""
+        """Report, if reports are made by validation. Skip sanity checks and ``trainer.validate``."""
         if self._on == "validation" and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._report(trainer)
 

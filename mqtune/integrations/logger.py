@@ -1,4 +1,4 @@
-"""Base class of loggers, which write trials into another tool."""
+"""Base class of loggers, which write the trials of an experiment into another tool."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 #: Seconds between writes.
 FLUSH_S: Final = 1.0
-#: Limit on a trial's buffered reports, some megabytes.
+#: The most reports of a trial that are buffered: some megabytes.
 _MOST_WAITING: Final = 1000
 
 
 @dataclass(slots=True)
 class _TrialLog:
-    """Written and buffered reports of a trial."""
+    """The reports of a trial: how many are written, and those still waiting."""
 
     trial: Trial
     written: int
@@ -32,11 +32,11 @@ class _TrialLog:
 
 
 class TrialLogger(Callback, ABC):
-    """Writes trials into another tool: as a callback, or afterwards by ``write``.
+    """Writes trials into another tool: during a run as a callback, or afterwards by ``write``.
 
     Each report that the scheduler has seen is written once and in order, despite killed drivers, resumes and outages of
-    the tool: missing reports are read from the journal's copy. A subclass therefore returns how many reports the tool
-    already has. Late reports of a stopped trial are left out.
+    the tool. Missing reports are read from the journal's copy. So a subclass returns how many reports the tool already
+    has. Late reports of a stopped trial are left out.
     """
 
     interval_s = FLUSH_S
@@ -46,9 +46,9 @@ class TrialLogger(Callback, ABC):
     def __init__(self) -> None:
         self._experiment_folder = Path()
         self._progress_by_trial: dict[TrialId, _TrialLog] = {}
-        #: The driver's state, while used as a callback.
+        #: The driver's state of the experiment, in a run.
         self._live_experiment: Experiment | None = None
-        #: The ended experiment, for ``close``; None before.
+        #: The experiment after its end, for ``close``; None before.
         self.ended: Experiment | None = None
 
     # For subclasses.
@@ -59,31 +59,31 @@ class TrialLogger(Callback, ABC):
 
     @abstractmethod
     def begin_trial(self, trial: Trial) -> int:
-        """Open or create a trial's record. Return the number of its reports."""
+        """Open or create a trial's record. Return how many reports it has already."""
 
     @abstractmethod
     def write_reports(self, trial: Trial, reports: Sequence[Report], first: int) -> None:
-        """Write consecutive reports.
+        """Write consecutive reports of a trial.
 
         Args:
-            trial: the trial at the last report, or later.
+            trial: the trial after the last of these reports, or later.
             reports: at least one.
             first: the first report's number, counted from 1 over all attempts.
         """
 
     @abstractmethod
     def end_trial(self, trial: Trial) -> None:
-        """Write a trial's end, after all its reports. A later driver may write it again."""
+        """Write the end of a trial, after all its reports. A later driver may write it again."""
 
     @abstractmethod
     def close(self) -> None:
-        """Flush and close the tool, also after a failed ``open``."""
+        """Flush and close the tool. It is called after a failed ``open``, too."""
 
     def setup(self, folder: Path) -> None:
         self._experiment_folder = folder
 
     def on_start(self, experiment: Experiment) -> None:
-        self._begin(experiment.name)
+        self._open_experiment(experiment.name)
         self._live_experiment = experiment
         if experiment.trials:
             self._write_missing(self._live_results(experiment))
@@ -94,7 +94,7 @@ class TrialLogger(Callback, ABC):
     def on_report(self, trial: Trial, report: Report) -> None:
         progress = self._progress_of(trial)
         number = sum(attempt.reports for attempt in trial.attempts[: report.attempt - 1]) + report.sequence
-        self._take_report(progress, report, number)
+        self._add_report(progress, report, number)
 
     def on_step(self, waiting_for: str) -> None:
         del waiting_for
@@ -115,19 +115,19 @@ class TrialLogger(Callback, ABC):
             self.close()
 
     def write(self, results: Results) -> None:
-        """Write the journalled reports and ends that the tool lacks.
+        """Write the reports and ends that are in the journal but not yet in the tool.
 
         Raises:
             MqtuneError: the tool refuses them, or the journal's copy is incomplete.
         """
         try:
-            self._begin(results.name)
+            self._open_experiment(results.name)
             self._write_missing(results)
             self.ended = results.experiment
         finally:
             self.close()
 
-    def _begin(self, name: str) -> None:
+    def _open_experiment(self, name: str) -> None:
         self._progress_by_trial, self._live_experiment, self.ended = {}, None, None
         self.open(name)
 
@@ -146,7 +146,7 @@ class TrialLogger(Callback, ABC):
                 progress = self._progress_by_trial.get(recorded.trial) or self._progress_of(
                     results[recorded.trial].trial
                 )
-                self._take_report(progress, Report(*recorded[:-1]), number)
+                self._add_report(progress, Report(*recorded[:-1]), number)
         self._end_all()
 
     def _progress_of(self, trial: Trial) -> _TrialLog:
@@ -156,19 +156,19 @@ class TrialLogger(Callback, ABC):
         progress.trial = trial
         return progress
 
-    def _take_report(self, progress: _TrialLog, report: Report, number: int) -> None:
+    def _add_report(self, progress: _TrialLog, report: Report, number: int) -> None:
         expected = progress.written + len(progress.waiting) + 1
         if number == expected:
             if len(progress.waiting) >= self.most_waiting:
-                # This fails in an outage. The journal then supplies the report later.
+                # If this fails in an outage, the report is read from the journal later.
                 self._write_waiting(progress)
             progress.waiting.append(report)
 
     def _lacks_reports(self, experiment: Experiment) -> bool:
-        """Return whether reports were dropped, or missed in an outage."""
-        return any(self._taken(trial.id) < trial.reports for trial in list(experiment.trials.values()))
+        """Return whether some reports of the driver are neither written nor waiting."""
+        return any(self._known_reports(trial.id) < trial.reports for trial in list(experiment.trials.values()))
 
-    def _taken(self, trial: TrialId) -> int:
+    def _known_reports(self, trial: TrialId) -> int:
         progress = self._progress_by_trial.get(trial)
         return progress.written + len(progress.waiting) if progress else 0
 
@@ -197,13 +197,13 @@ class TrialLogger(Callback, ABC):
 
 
 def numbers_of(report: Report) -> dict[str, float]:
-    """Return the numbers of a report under flat names. Booleans become 0 and 1."""
+    """Return the numbers among a report's metrics, under flat names. Booleans become 0 and 1."""
     flat = flatten(report.metrics)
     return {name: float(value) for name, value in flat if isinstance(value, int | float)}
 
 
 def step_of(report: Report, number: int) -> int:
-    """Return a report's step for curves: its iteration, or else its number."""
+    """Return the step of a report in curves: its iteration, or else its number."""
     iteration = report.metrics.get(ITERATION)
     return iteration if isinstance(iteration, int) else number
 
@@ -213,10 +213,10 @@ def plain_config(config: Mapping[str, object]) -> dict[str, bool | float | str]:
 
     Values other than numbers and texts become JSON.
     """
-    return {name: _plain(value) for name, value in flatten(config)}
+    return {name: _plain_value(value) for name, value in flatten(config)}
 
 
-def _plain(value: object) -> bool | float | str:
+def _plain_value(value: object) -> bool | float | str:
     if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return json_text(value)

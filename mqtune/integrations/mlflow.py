@@ -18,7 +18,7 @@ try:
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(f"MLflow can't be imported ({error}); {install_command('mlflow')}") from error
 
-#: Tags of runs, by which later loggers find them, and their number of reports.
+#: The tags of a run by which later loggers find it, and the tag with its number of reports.
 _EXPERIMENT_TAG: Final = "mqtune.experiment"
 _TRIAL_TAG: Final = "mqtune.trial"
 _REPORTS_TAG: Final = "mqtune.reports"
@@ -36,11 +36,11 @@ _OUTCOMES: Final = {"finished": "FINISHED", "failed": "FAILED"}
 class MLflow(TrialLogger):
     """Writes an experiment as a run of MLflow, and each trial as a child run.
 
-    A trial's config becomes params, its numbers metrics. Later drivers and a later ``write`` find runs by their tags
-    and add to them. Reports and their count are sent in one request, so no report is written twice. An early-stopped
-    trial is FINISHED, with a tag ``mqtune.status``. The experiment's run is KILLED after an interrupt, and FAILED after
-    an error or if every trial failed, until a later driver continues. Characters that MLflow forbids in names become
-    ``_``.
+    A trial's config becomes params, and its numbers become metrics. Later drivers, and a later ``write``, find runs by
+    their tags and add to them. Reports and their count are sent in one request, so no report is written twice. An
+    early-stopped trial is FINISHED, with a tag ``mqtune.status``. The experiment's run is KILLED after an interrupt,
+    and FAILED after an error or if every trial failed. It is RUNNING again when a later driver continues. Characters
+    that MLflow forbids in names become ``_``.
 
     Args:
         tracking_uri: the server or database; by default MLflow's own (``MLFLOW_TRACKING_URI``).
@@ -54,7 +54,7 @@ class MLflow(TrialLogger):
         super().__init__()
         self._tracking_uri = tracking_uri
         self._named = experiment
-        self._place = ""
+        self._experiment_id = ""
         self._parent = ""
         self._runs: dict[TrialId, str] = {}
         self._connected: MlflowClient | None = None
@@ -67,16 +67,16 @@ class MLflow(TrialLogger):
             raise ConfigurationError(f"MLflow can't be used: {error}") from error
 
     def open(self, name: str) -> None:
-        self._place = self._place_named(self._named or name)
-        runs = self._found(f"tags.`{_EXPERIMENT_TAG}` = '{name}'")
-        self._parent = (runs[0] if runs else self._made(name, {_EXPERIMENT_TAG: name})).info.run_id
+        self._experiment_id = self._ensure_experiment(self._named or name)
+        runs = self._find_runs(f"tags.`{_EXPERIMENT_TAG}` = '{name}'")
+        self._parent = (runs[0] if runs else self._create_run(name, {_EXPERIMENT_TAG: name})).info.run_id
         self._connect().update_run(self._parent, status="RUNNING")
 
     def begin_trial(self, trial: Trial) -> int:
-        runs = self._found(f"tags.`{_PARENT_TAG}` = '{self._parent}' AND tags.`{_TRIAL_TAG}` = '{trial.id}'")
+        runs = self._find_runs(f"tags.`{_PARENT_TAG}` = '{self._parent}' AND tags.`{_TRIAL_TAG}` = '{trial.id}'")
         tags = {_PARENT_TAG: self._parent, _TRIAL_TAG: trial.id}
         began_at = trial.attempts[0].queued_at if trial.attempts else None
-        run = runs[0] if runs else self._made(trial.id, tags, began_at)
+        run = runs[0] if runs else self._create_run(trial.id, tags, began_at)
         self._runs[trial.id] = run.info.run_id
         # An earlier logger may have been killed before it wrote the params.
         self._write_params(trial, run.data.params)
@@ -109,24 +109,24 @@ class MLflow(TrialLogger):
             self._parent = ""
 
     def _connect(self) -> MlflowClient:
-        """Return the client, which is made at the first use."""
+        """Return MLflow's client, and make it at the first call."""
         if self._connected is None:
             self._connected = MlflowClient(self._tracking_uri)
         return self._connected
 
-    def _place_named(self, name: str) -> str:
+    def _ensure_experiment(self, name: str) -> str:
         experiment = self._connect().get_experiment_by_name(name)
         return str(experiment.experiment_id if experiment else self._connect().create_experiment(name))
 
-    def _found(self, condition: str) -> Sequence[Run]:
-        return list(self._connect().search_runs([self._place], filter_string=condition, max_results=1))
+    def _find_runs(self, condition: str) -> Sequence[Run]:
+        return list(self._connect().search_runs([self._experiment_id], filter_string=condition, max_results=1))
 
-    def _made(self, name: str, tags: Mapping[str, str], began_at: float | None = None) -> Run:
+    def _create_run(self, name: str, tags: Mapping[str, str], began_at: float | None = None) -> Run:
         began_ms = None if began_at is None else int(began_at * _MS)
-        return self._connect().create_run(self._place, began_ms, tags=dict(tags), run_name=name)
+        return self._connect().create_run(self._experiment_id, began_ms, tags=dict(tags), run_name=name)
 
     def _write_params(self, trial: Trial, known: Mapping[str, str]) -> None:
-        named = {_allowed(name): str(value)[:_MOST_CHARS] for name, value in plain_config(trial.config).items()}
+        named = {_allowed_name(name): str(value)[:_MOST_CHARS] for name, value in plain_config(trial.config).items()}
         params = [Param(name, value) for name, value in named.items() if name not in known]
         for begin in range(0, len(params), _MOST_PARAMS):
             self._connect().log_batch(self._runs[trial.id], params=params[begin : begin + _MOST_PARAMS])
@@ -136,7 +136,7 @@ class MLflow(TrialLogger):
 
 
 def _status_of(experiment: Experiment | None) -> str:
-    """Return MLflow's status of an experiment: KILLED if it has no outcome."""
+    """Return MLflow's status for an experiment. Without an outcome it is KILLED."""
     if experiment is None or experiment.outcome not in _OUTCOMES:
         return "KILLED"
     return "FAILED" if experiment.has_only_failed else _OUTCOMES[experiment.outcome]
@@ -144,8 +144,8 @@ def _status_of(experiment: Experiment | None) -> str:
 
 def _metrics_of(report: Report, number: int) -> list[Metric]:
     step, at_ms = step_of(report, number), int(report.timestamp * _MS)
-    return [Metric(_allowed(name), value, at_ms, step) for name, value in numbers_of(report).items()]
+    return [Metric(_allowed_name(name), value, at_ms, step) for name, value in numbers_of(report).items()]
 
 
-def _allowed(name: str) -> str:
+def _allowed_name(name: str) -> str:
     return _NOT_ALLOWED.sub("_", name)

@@ -1,4 +1,4 @@
-"""Exports an experiment as a trace."""
+"""Exports an experiment as an OpenTelemetry trace."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from mqtune import Results
     from mqtune.extend import Experiment
 
-#: File with the keys of the sent spans, one a line.
+#: The file with the keys of the sent spans, one in each line.
 _SENT_FILE: Final = "opentelemetry.txt"
-#: Key of the experiment's span. Others are TRIAL and TRIAL/ATTEMPT.
+#: The key of the experiment's span. The keys of other spans are TRIAL and TRIAL/ATTEMPT.
 _ROOT: Final = "."
 #: OpenTelemetry's default limit for a request.
 _MOST_SPANS: Final = 512
@@ -46,12 +46,12 @@ class OpenTelemetry(Callback):
 
     Times are the journal's. Ids are derived from the experiment's name and creation time, so all drivers and ``write``
     produce one trace. Each span is sent once, despite killed drivers and outages of the collector: a file in the
-    experiment's folder records sent spans. After a kill between sending and recording, spans are sent again with the
-    same ids.
+    experiment's folder records sent spans. If a driver is killed between sending and recording, the next one sends
+    these spans again, with the same ids.
 
     Args:
         endpoint: address for OTLP over HTTP; by default OTEL_EXPORTER_OTLP_ENDPOINT.
-        exporter: replaces OTLP; it is not shut down.
+        exporter: used instead of OTLP. It is not shut down.
 
     Raises:
         ConfigurationError: the OTLP package is missing and no exporter is given, when a run begins.
@@ -69,48 +69,48 @@ class OpenTelemetry(Callback):
         self._experiment: Experiment | None = None
 
     def setup(self, folder: Path) -> None:
-        self._exporter = self._given or _otlp(self._endpoint)
+        self._exporter = self._given or _otlp_exporter(self._endpoint)
         self._sent_file = folder / _SENT_FILE
         self._sent = set(self._sent_file.read_text(encoding="utf-8").split()) if self._sent_file.exists() else set()
         self._waiting = {}
 
     def on_start(self, experiment: Experiment) -> None:
         self._experiment = experiment
-        self._add_all(experiment)
+        self._add_all_spans(experiment)
 
     def on_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
-        self._add(trial)
+        self._add_spans(trial)
 
     def on_trial_end(self, trial: Trial) -> None:
-        self._add(trial)
+        self._add_spans(trial)
 
     def on_step(self, waiting_for: str) -> None:
         self._send()
 
     def on_end(self) -> None:
         if self._experiment is not None:
-            self._add_all(self._experiment)
-        self._end()
+            self._add_all_spans(self._experiment)
+        self._send_and_close()
 
     def write(self, results: Results) -> None:
-        """Send the spans of the journalled part, also those sent before, with the same ids.
+        """Send all spans that the journal has. Spans that were sent before have the same ids again.
 
         Raises:
             MqtuneError: the spans can't be sent.
         """
-        self._exporter = self._given or _otlp(self._endpoint)
+        self._exporter = self._given or _otlp_exporter(self._endpoint)
         self._sent_file, self._sent, self._waiting = None, set(), {}
         self._experiment = results.experiment
-        self._add_all(results.experiment)
-        self._end()
+        self._add_all_spans(results.experiment)
+        self._send_and_close()
 
-    def _add_all(self, experiment: Experiment) -> None:
+    def _add_all_spans(self, experiment: Experiment) -> None:
         for trial in list(experiment.trials.values()):
-            self._add(trial)
+            self._add_spans(trial)
         if experiment.outcome == "finished" and _ROOT not in self._sent:
             self._waiting[_ROOT] = _span_of_experiment(experiment)
 
-    def _add(self, trial: Trial) -> None:
+    def _add_spans(self, trial: Trial) -> None:
         if self._experiment is not None:
             spans = _spans_of(self._experiment, trial)
             self._waiting |= {key: span for key, span in spans if key not in self._sent}
@@ -127,7 +127,7 @@ class OpenTelemetry(Callback):
                 with self._sent_file.open("a", encoding="utf-8") as file:
                     file.writelines(f"{key}\n" for key in batch)
 
-    def _end(self) -> None:
+    def _send_and_close(self) -> None:
         try:
             self._send()
         finally:
@@ -135,7 +135,7 @@ class OpenTelemetry(Callback):
                 self._exporter.shutdown()
 
 
-def _otlp(endpoint: str | None) -> SpanExporter:
+def _otlp_exporter(endpoint: str | None) -> SpanExporter:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - or another
     except ImportError as error:
@@ -147,7 +147,7 @@ def _otlp(endpoint: str | None) -> SpanExporter:
 
 
 def _spans_of(experiment: Experiment, trial: Trial) -> Iterator[tuple[str, ReadableSpan]]:
-    """Yield the keys and spans of a trial's ended attempts, and of an ended trial."""
+    """Yield key and span of each ended attempt of a trial, and of the trial if it has ended."""
     for attempt in trial.attempts:
         if attempt.end is not None:
             key = f"{trial.id}/{attempt.number}"
@@ -170,7 +170,7 @@ def _span_of_experiment(experiment: Experiment) -> ReadableSpan:
         }
     times = [step.at for trial in trials for step in trial.history[-1:]]
     began_at = experiment.created_at or 0.0
-    return _span(experiment, experiment.name, _ROOT, None, (began_at, max(times, default=began_at)), attributes)
+    return _make_span(experiment, experiment.name, _ROOT, None, (began_at, max(times, default=began_at)), attributes)
 
 
 def _span_of_trial(experiment: Experiment, trial: Trial) -> ReadableSpan:
@@ -185,8 +185,8 @@ def _span_of_trial(experiment: Experiment, trial: Trial) -> ReadableSpan:
         **{f"mqtune.config.{name}": value for name, value in plain_config(trial.config).items()},
     }
     times = trial.history[0].at, trial.history[-1].at
-    status = _status(trial.status, trial.reason)
-    return _span(experiment, f"trial {trial.id}", trial.id, _ROOT, times, attributes, status)
+    status = _span_status(trial.status, trial.reason)
+    return _make_span(experiment, f"trial {trial.id}", trial.id, _ROOT, times, attributes, status)
 
 
 def _span_of_attempt(experiment: Experiment, trial: Trial, attempt: Attempt, key: str) -> ReadableSpan:
@@ -209,17 +209,17 @@ def _span_of_attempt(experiment: Experiment, trial: Trial, attempt: Attempt, key
     }
     began_at = attempt.started_at or attempt.queued_at
     times = began_at, attempt.ended_at or began_at
-    status = _status(attempt.end, attempt.error)
-    return _span(experiment, f"attempt {attempt.number}", key, trial.id, times, attributes, status)
+    status = _span_status(attempt.end, attempt.error)
+    return _make_span(experiment, f"attempt {attempt.number}", key, trial.id, times, attributes, status)
 
 
-def _status(end: AttemptEnd | TrialStatus | None, reason: str) -> Status:
+def _span_status(end: AttemptEnd | TrialStatus | None, reason: str) -> Status:
     if end in _FAILED:
         return Status(StatusCode.ERROR, reason)
     return Status(StatusCode.OK if end in _COMPLETED else StatusCode.UNSET)
 
 
-def _span(
+def _make_span(
     experiment: Experiment,
     name: str,
     key: str,

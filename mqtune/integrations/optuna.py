@@ -50,26 +50,27 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 DIRECTIONS: Final = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
-#: Attempts at a config that is neither abandoned nor forbidden: by the sampler, then at random.
+#: Maximum attempts to get a config that is neither abandoned nor forbidden: from the sampler, and then at random.
 _SUGGESTIONS: Final = 25
 _SAMPLES: Final = 1000
 #: TPE's share of random configs once trials are stopped early: BOHB's "random fraction".
 _AT_RANDOM: Final = 1 / 3
-#: The share with random choices in spaces with conditions, else slow learners are dropped before a good config is seen.
-#: Of 1/3, 1/2, 2/3 and 1, lower ones lost a slow model in tests, and 1 wastes trials on bad choices.
+#: The share of configs with random choices, in spaces with conditions. Without it, choices whose trials learn slowly are
+#: given up before a good config is seen. In tests with 1/3, 1/2, 2/3 and 1, lower shares lost a slow model, and 1 wasted
+#: trials on bad choices.
 _CHOICES_AT_RANDOM: Final = 2 / 3
 #: Samplers that depend on trials and random numbers alone.
 _MEMORYLESS: Final = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
 #: Samplers that try each config of a set once, and then repeat themselves.
 _EXHAUSTIVE: Final = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
-#: CMA-ES with margin: keys of a trial's generation, and of the point to learn from.
+#: CMA-ES with margin: the keys of a trial's generation, and of the point that the sampler learns from.
 _GENERATION: Final = "cmawm:generation"
 _POINT: Final = "x_for_tell"
 #: Optuna's key for constraint violations.
 EXCESSES: Final = "constraints"
 #: Attributes of added trials, so that ``GridSampler`` does not take them for grid points.
 _NOT_IN_GRID: Final[dict[str, Any]] = {"grid_id": -1, "search_space": {}}
-#: The study's states of ended and paused trials. Samplers learn nothing from FAIL.
+#: The states of ended and paused trials in the study. Samplers learn nothing from FAIL.
 _STATES: Final = {
     TrialStatus.COMPLETED: TrialState.COMPLETE,
     TrialStatus.EARLY_STOPPED: TrialState.PRUNED,
@@ -92,7 +93,7 @@ class _OptunaRecord(Record):
     values: dict[int, tuple[float, ...]] = field(default_factory=dict)
     #: The last value of each reported metric.
     reported: dict[str, object] = field(default_factory=dict)
-    #: The number of values at the last end that the study knows, and that trial's number.
+    #: How many values the trial had when it last ended in the study, and the number of that trial; None before.
     told: int = 0
     number: int | None = None
 
@@ -101,42 +102,41 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
     """Proposes suggestions of an Optuna sampler, by default its Parzen estimator (TPE).
 
     **Resume.** The study is only a model in memory, which a resumed driver rebuilds from the journal. The default
-    sampler then suggests as without the break. Your own TPE and GP samplers are asked again for up to
-    ``replay_limit_s``, and then reseeded. Any other is asked again for each trial, in the journal's order, and so
-    learns the same (CMA-ES, evolution) and keeps its position (grids, sequences). The journal's config counts if it now
-    suggests another.
+    sampler then suggests the same as without the interruption. Your own TPE and GP samplers are asked again for up to
+    ``replay_limit_s``, and then reseeded. Any other sampler is asked again for each trial, in the journal's order. So
+    it learns the same (CMA-ES, evolution) and keeps its position (grids, sequences). If it now suggests another config,
+    the journal's config counts.
 
     **Trials in the study.** The first value of each step is recorded. A completed trial has its last value. An
     early-stopped or paused one is PRUNED at its last step. Failed, abandoned and valueless trials are FAIL, which
-    samplers ignore. None of them is pending. A trial with a last value that is not finite is worse than all others.
-    Pruning is up to mqtune's schedulers. ``trial.user_attrs`` has the last value of each reported metric, for a
-    sampler's ``constraints_func``.
+    samplers ignore. A trial whose last value is not finite is worse than all others. Pruning is up to mqtune's
+    schedulers. ``trial.user_attrs`` has the last value of each reported metric, for a sampler's ``constraints_func``.
 
     **Exhaustion.** It ends when the sampler stops the study, as finished ``GridSampler`` and ``BruteForceSampler`` do.
 
-    **Constraints.** TPE and other samplers with constraints learn each violation, by the metric's last value. A trial
-    without a constrained metric teaches nothing. Before Optuna 5, your own samplers use their ``constraints_func``
-    alone.
+    **Constraints.** TPE and other samplers with constraints learn each violation, by the metric's last value. They
+    learn nothing from a trial without a constrained metric. Before Optuna 5, your own samplers use their
+    ``constraints_func`` alone.
 
     **Several metrics.** The study has several directions and no steps: values of early-stopped and paused trials are
     not learned.
 
-    **Early stopping.** TPE compares trials at one time, the latest that at least ten have reached, running ones
-    included; all others are bad. One config in three is random, as early values may mislead. Both after Falkner et al.,
-    "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018, section 3. Your own samplers, and TPE
-    with several metrics, get all trials as they ended.
+    **Early stopping.** TPE compares all trials at the same time: the latest that at least ten have reached, including
+    running ones. The others count as bad. One config in three is random, as early values may mislead. Both after
+    Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018, section 3. Your own
+    samplers, and TPE with several metrics, get all trials as they ended.
 
     **Conditions.** The sampler is asked for each parameter after its conditions, and learns a config's own parameters.
     TPE has a model for each group of parameters that occur together (``group=True``). Once trials are stopped early,
-    two configs in three have random choices. TPE suggests the rest, from the trials with the same choices if there are
-    ten.
+    two configs in three have random choices. TPE suggests the other parameters, from trials with the same choices if
+    there are ten.
 
     Requires Optuna 4.3 to 5. Source of TPE: Bergstra et al., "Algorithms for Hyper-Parameter Optimization", 2011,
     section 4.
 
     Args:
-        sampler: an Optuna sampler; None for TPE, with running trials as bad ones (constant liar), so that slots don't
-            try the same.
+        sampler: an Optuna sampler. None for TPE, which counts running trials as bad (constant liar), so that slots
+            don't try the same config.
         seed: of the default sampler; None for the experiment's.
 
     Raises:
@@ -144,7 +144,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
     """
 
     kind = "optuna"
-    #: Seconds for asking a sampler again on resume, so that its seed counts. An earlier driver's lock lasts 20 s.
+    #: How long a resumed driver asks a sampler again, in seconds, so that its seed counts. The driver's lock lasts 20 s.
     replay_limit_s = 10.0
 
     @with_hints(OF_OBJECTIVE, {})
@@ -158,13 +158,13 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise ConfigurationError(f"OptunaSearcher: sampler={sampler!r} is not a sampler of Optuna")
         self._sampler = sampler
-        #: Number of suggested or adopted configs. It seeds the default sampler, so resumed drivers draw new numbers.
+        #: Number of suggested or adopted configs. It seeds the default sampler, so a resumed driver draws new numbers.
         self._count = 0
         self._replay_s = 0.0
-        #: Whether the sampler would repeat an earlier suggestion.
+        #: Whether the sampler was not asked again for a past suggestion, and so would repeat it unless reseeded.
         self._is_behind = False
         self._has_pruned = False
-        #: Random choices of the next suggestion.
+        #: The randomly drawn choices of the next suggestion, by path.
         self._drawn: dict[str, object] = {}
         self._abandoned: set[str] = set()
 
@@ -185,7 +185,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         }
         self._distributions = {path: shown.distribution for path, shown in self._shown.items()}
         self._storage = LevelStorage()
-        # Permanently, as they come later from another thread. The user has not given these arguments.
+        # Not only for a block, as they come later, from another thread. mqtune gives these arguments, and not the user.
         warnings.filterwarnings(
             "ignore",
             "Argument ``(group|multivariate|constant_liar|constraints_func)``",
@@ -200,7 +200,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
 
     def _tpe(self) -> BaseSampler:
         """Return the default sampler for the next suggestion, seeded by the number of previous ones."""
-        numbers = self._numbers()
+        numbers = self._random_numbers()
         seed, chance = numbers.getrandbits(32), numbers.random()
         self._drawn = {}
         if self._has_pruned and not self._space.has_conditions and chance < _AT_RANDOM:
@@ -216,10 +216,10 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
 
     @property
     def _is_by_level(self) -> bool:
-        """Whether the sampler sees all trials at one time."""
+        """Whether the sampler gets all trials as of the same time (``LevelStorage``)."""
         return self._sampler is None and self._has_pruned and self._objective.is_single
 
-    def _numbers(self) -> random.Random:
+    def _random_numbers(self) -> random.Random:
         return random.Random(f"{self._own_seed} {self._count}")
 
     def learn(self, trial: PastTrial) -> None:
@@ -227,9 +227,11 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         if math.isfinite(trial.value):
             last = (trial.value,)
             self._has_pruned = self._has_pruned or state is TrialState.PRUNED
-            ended = self._trial(state, params, {trial.step: last}, last if state is TrialState.COMPLETE else None)
+            ended = self._frozen_trial(
+                state, params, {trial.step: last}, last if state is TrialState.COMPLETE else None
+            )
         else:
-            ended = self._trial(TrialState.PRUNED, params)
+            ended = self._frozen_trial(TrialState.PRUNED, params)
         self._study.add_trial(ended)
 
     def _ask(self) -> _OptunaRecord | None:
@@ -251,15 +253,15 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         is_exhaustive = isinstance(self._sampler, _EXHAUSTIVE)
         # With conditions, TPE records parameters that are not chosen, and would count them as tried.
         is_noted = self._sampler is None and self._space.has_conditions
-        # Exhaustive samplers stop by themselves.
+        # An exhaustive sampler stops the study by itself.
         for _ in itertools.count() if is_exhaustive else range(_SUGGESTIONS):
             if self._study.is_stopped:
                 return None
             asked = self._study.ask()
-            config = self._space.config_of(self._chosen(asked))
+            config = self._space.config_of(self._suggest_values(asked))
             is_new = fingerprint(config) not in self._abandoned and self._space.allows(config)
             if is_exhaustive and self._repeats(asked):
-                # This point is running. Once told, the sampler continues or stops the study.
+                # A trial with this point is running. The sampler then continues with another point, or stops the study.
                 is_new = False
             if is_new and not is_noted:
                 return _OptunaRecord(config, asked.params, asked.number)
@@ -271,10 +273,10 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
     def _repeats(self, asked: optuna.trial.Trial) -> bool:
         """Return whether an exhaustive sampler suggests a running point again."""
         own, *others = reversed(self._study.get_trials(deepcopy=False))
-        return _place(own) in map(_place, others)
+        return _point_of(own) in map(_point_of, others)
 
-    def _chosen(self, asked: optuna.trial.Trial) -> dict[str, object]:
-        """Return a trial's values, suggested in the order of their conditions."""
+    def _suggest_values(self, asked: optuna.trial.Trial) -> dict[str, object]:
+        """Suggest a trial's values, each after the values of its conditions. Return them by path."""
         values: dict[str, object] = {}
         for path in self._space.walk(values):
             if path in self._drawn:
@@ -284,15 +286,15 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         return values
 
     def _value(self, asked: optuna.trial.Trial, path: str) -> object:
-        """Return the sampler's value for a path.
+        """Return the sampler's suggestion for a path, as a value of the domain.
 
         Raises:
-            ConfigurationError: it is not in the domain, or the sampler was made for another one.
+            ConfigurationError: it is not in the domain, or the sampler was made for another domain.
         """
         shown, domain = self._shown[path], self._space.domains[path]
         sampler, wanted = type(self._study.sampler).__name__, shown.distribution
         try:
-            param = _suggested(asked, path, wanted)
+            param = _suggest(asked, path, wanted)
         except ValueError as error:
             raise ConfigurationError(
                 f"{sampler} has nothing for {path}, which is {domain} and which it sees as {wanted}: {error}"
@@ -311,7 +313,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         )
 
     def _new_at_random(self) -> _OptunaRecord | None:
-        numbers = self._numbers()
+        numbers = self._random_numbers()
         for _ in range(_SAMPLES):
             config = self._space.sample(numbers)
             if fingerprint(config) not in self._abandoned:
@@ -321,10 +323,10 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
     def _record(self, config: Config) -> _OptunaRecord:
         """Begin a trial without asking the sampler."""
         params = self._params(config)
-        return _OptunaRecord(config, params, self._begun(params))
+        return _OptunaRecord(config, params, self._begin_in_study(params))
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Advance the sampler past its suggestion of *config*, and return that."""
+        """Advance the sampler past its suggestion of *config*, and return *config*."""
         is_memoryless = isinstance(self._sampler, _MEMORYLESS)
         if self._sampler is None or (is_memoryless and self._replay_s >= self.replay_limit_s):
             self._is_behind = True
@@ -343,7 +345,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         return config
 
     def _correct(self, record: _OptunaRecord, number: int, config: Config) -> None:
-        """Replace the config of a repeated suggestion by the journal's."""
+        """Replace a repeated suggestion's config by the journal's."""
         record.config, record.params = config, self._params(config)
         self._storage.correct(number, record.params, self._distributions)
         if _POINT in self._storage.get_trial_system_attrs(number):
@@ -363,7 +365,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         return {path: shown.to_param(values[path]) for path, shown in self._shown.items() if path in values}
 
     def _hear(self, record: _OptunaRecord, step: int | None, metrics: Metrics) -> None:
-        """Record a report's metrics; the first value of each step counts."""
+        """Record a report's metrics. The first value of each step counts."""
         values = self._objective.values(metrics)
         record.reported.update(metrics)
         if values is not None and step is not None and step not in record.values:
@@ -374,7 +376,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
             self._constrain(record, record.running)
 
     def _constrain(self, record: _OptunaRecord, number: int) -> bool:
-        """Record a trial's constraint violations. Return whether all are known.
+        """Record a trial's constraint violations in the study. Return whether all are known.
 
         They are relative to their bounds, as samplers add them up. NaN violates a bound infinitely.
         """
@@ -391,7 +393,10 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         self._abandoned.add(fingerprint(trial.config))
 
     def _tell(self, record: _OptunaRecord, status: TrialStatus) -> None:
-        """Record a trial's end. A trial that ended before and was resumed becomes another one."""
+        """Record a trial's end in the study.
+
+        A trial that was paused before and has resumed becomes another trial of the study.
+        """
         state = _STATES[status]
         values = record.values
         is_known = record.running is None and state is TrialState.PRUNED and len(values) == record.told
@@ -406,28 +411,28 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         if record.number is not None and state is not TrialState.FAIL:
             self._storage.outdated.add(record.number)
         if running is None and ended is not TrialState.FAIL:
-            running = self._begun(record.params, values)
+            running = self._begin_in_study(record.params, values)
         if running is not None:
             record.number = running
             if self._sampler is not None:
                 for name, value in record.reported.items():
                     self._storage.set_trial_user_attr(running, name, value)
             if not self._constrain(record, running):
-                # Samplers would consider it feasible.
+                # Without its violations, samplers would consider it feasible.
                 ended = TrialState.FAIL
             self._study.tell(running, last if ended is TrialState.COMPLETE else None, ended)
         if has_diverged and state is not TrialState.FAIL:
-            # Without a step it ranks behind all others that were pruned.
-            self._study.add_trial(self._trial(TrialState.PRUNED, record.params))
+            # A pruned trial without a step ranks behind all other pruned trials.
+            self._study.add_trial(self._frozen_trial(TrialState.PRUNED, record.params))
 
-    def _begun(self, params: dict[str, Any], values: _Values = MappingProxyType({})) -> int:
-        """Begin a trial without asking the sampler. Return its number."""
-        trial = self._trial(TrialState.RUNNING, params, values)
+    def _begin_in_study(self, params: dict[str, Any], values: _Values = MappingProxyType({})) -> int:
+        """Begin a trial in the study without asking the sampler. Return its number."""
+        trial = self._frozen_trial(TrialState.RUNNING, params, values)
         if isinstance(self._sampler, optuna.samplers.GridSampler):
             trial.system_attrs = copy.deepcopy(_NOT_IN_GRID)
         return self._storage.create_new_trial(self._study_id, trial)
 
-    def _trial(
+    def _frozen_trial(
         self,
         state: TrialState,
         params: dict[str, Any],
@@ -443,7 +448,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         )
 
     def _model(self) -> Description:
-        """Return the sampler's class, which can't restore a user's own."""
+        """Return the sampler's class for the definition. It can't restore a sampler of the user's own."""
         return {"sampler": "" if self._sampler is None else type(self._sampler).__name__}
 
     @classmethod
@@ -461,12 +466,12 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         return super().from_arguments(arguments)
 
 
-def _place(trial: optuna.trial.FrozenTrial) -> object:
-    """Return a trial's grid number, or else its parameters."""
+def _point_of(trial: optuna.trial.FrozenTrial) -> object:
+    """Return the identity of a trial's point: its number in the grid, or else its parameters."""
     return trial.system_attrs.get("grid_id", trial.params)
 
 
-def _suggested(asked: optuna.trial.Trial, name: str, distribution: BaseDistribution) -> Any:
+def _suggest(asked: optuna.trial.Trial, name: str, distribution: BaseDistribution) -> Any:
     match distribution:
         case FloatDistribution():
             return asked.suggest_float(
@@ -483,7 +488,10 @@ def _suggested(asked: optuna.trial.Trial, name: str, distribution: BaseDistribut
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence Optuna's messages about the internal study. For the main thread only."""
+    """Within the block, silence Optuna's messages about the internal study.
+
+    It is for the main thread only.
+    """
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

@@ -17,9 +17,9 @@ _PACKAGE: Final = "samplers/auto_sampler"
 class AutoSearcher(OptunaSearcher):
     """Proposes suggestions of OptunaHub's AutoSampler, which chooses among Optuna's samplers.
 
-    OptunaHub downloads its code, runs it in the driver, and keeps it on this machine. Only your script may request
-    that, not an experiment's definition: ``mqtune drive`` refuses, and ``Tuner.attach`` needs ``searcher=``. Otherwise
-    it is an ``OptunaSearcher`` with a sampler of your own.
+    OptunaHub downloads the sampler's code and keeps it on this machine. The driver runs it. Only your script may
+    request that, not an experiment's definition: ``mqtune drive`` refuses, and ``Tuner.attach`` needs ``searcher=``. In
+    all else it is an ``OptunaSearcher`` with a sampler of your own.
 
     Args:
         seed: None for the experiment's.
@@ -43,14 +43,14 @@ class AutoSearcher(OptunaSearcher):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AutoSearcher:
-        """Return a searcher requested by the user.
+        """Return a searcher that the user's script has requested.
 
         Raises:
             ConfigurationError: the arguments come from a definition.
         """
         if arguments:
             raise ConfigurationError(
-                "AutoSampler is code that OptunaHub downloads, for which your script alone may ask: give searcher='auto'"
+                "AutoSampler is code that OptunaHub downloads, and only your script may request that: give searcher='auto'"
             )
         return cls()
 
@@ -62,7 +62,7 @@ def _auto_sampler() -> Callable[..., BaseSampler]:
         made: type[BaseSampler] = optunahub.load_module(_PACKAGE).AutoSampler
     except Exception as error:  # the network's, GitHub's, and import errors of the sampler
         raise ConfigurationError(
-            f"searcher='auto' is OptunaHub's AutoSampler, which can't be had ({type(error).__name__}: {error}); "
+            f"searcher='auto' is OptunaHub's AutoSampler, which can't be loaded ({type(error).__name__}: {error}); "
             "pip install 'mqtune[auto]', let this machine reach OptunaHub, or give searcher='tpe'"
         ) from error
     return made

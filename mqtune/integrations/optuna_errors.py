@@ -1,4 +1,4 @@
-"""Sends an objective's error by type names, and rebuilds it in the study's process."""
+"""Sends an objective's error by the names of its types, and rebuilds it in the study's process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mqtune.extend import TrialFailed, home_of
 
 
 def name_of(kind: type[BaseException], objective: Callable[..., object]) -> str:
-    """Return an error type's name. Names from the caller's script have an empty module."""
+    """Return an error type's name as "module:name". The module is empty for the caller's script."""
     module = "" if kind.__module__ == home_of(objective) else kind.__module__
     return f"{module}:{kind.__qualname__}"
 
 
 def failure_of(text: str, kinds: Iterable[str], objective: Callable[..., object]) -> TrialFailed:
-    """Return a ``TrialFailed`` that is also of the objective's error type, for ``except``.
+    """Return a ``TrialFailed`` that ``except`` also catches as the objective's type of error.
 
-    It has only the error's text, and the first type that this process has imported.
+    It has only the error's text. Its type is the first of *kinds* that this process has imported.
     """
     for name in kinds:
         # A type may refuse subclasses, or a text.

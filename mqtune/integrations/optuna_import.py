@@ -40,7 +40,7 @@ _STATUSES: Final = {
 
 
 def recognizes(source: str) -> bool:
-    """Return whether a source may be a storage: a URL, or a file other than CSV."""
+    """Return whether a source may be a storage of Optuna: a URL, or a file other than CSV."""
     return "://" in source or (Path(source).is_file() and Path(source).suffix != ".csv")
 
 
@@ -49,34 +49,34 @@ def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: A
 
     Args:
         source: the storage.
-        metric: the name of its values; by default the study's, or ``value``.
+        metric: the name of the study's values, if the study has no name for them; by default "value".
         mode: ignored; studies have directions.
-        study: its name; empty for the only one.
+        study: the study's name; empty for the only one.
 
     Raises:
         ConfigurationError: the storage is unreadable, the study is missing, or its name is needed.
     """
     storage = source if "://" in source else Path(source)
-    chosen = stored_study(storage) if not study else _named(storage, study)
+    chosen = stored_study(storage) if not study else _load_named(storage, study)
     count = len(chosen.directions)
     names = chosen.metric_names or ([metric or "value"] if count == 1 else [f"value_{i}" for i in range(count)])
     modes = {direction: mode for mode, direction in DIRECTIONS.items()}
     goals = [modes[direction] for direction in chosen.directions]
-    trials = [_trial(frozen, names) for frozen in chosen.get_trials(deepcopy=False, states=tuple(_STATUSES))]
+    trials = [_foreign_trial(frozen, names) for frozen in chosen.get_trials(deepcopy=False, states=tuple(_STATUSES))]
     is_single = count == 1
     return Foreign(
         "optuna", chosen.study_name, names[0] if is_single else names, goals[0] if is_single else goals, trials
     )
 
 
-def _named(storage: str | Path, study: str) -> optuna.Study:
+def _load_named(storage: str | Path, study: str) -> optuna.Study:
     try:
         return optuna.load_study(study_name=study, storage=open_storage(storage))
     except KeyError:
         raise ConfigurationError(f"there is no study {study!r} in that storage") from None
 
 
-def _trial(trial: FrozenTrial, names: list[str]) -> ForeignTrial:
+def _foreign_trial(trial: FrozenTrial, names: list[str]) -> ForeignTrial:
     began = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
     ended = trial.datetime_complete.timestamp() if trial.datetime_complete else began or time.time()
     steps = sorted(trial.intermediate_values.items())
@@ -105,10 +105,10 @@ def stored_study(storage: str | Path) -> optuna.Study:
         names = optuna.study.get_all_study_names(opened)
     except Exception as error:  # SQLAlchemy's, Optuna's, JSON's, and those of the drivers of databases.
         raise ConfigurationError(
-            f"{shown} can't be read as a storage of Optuna's: {type(error).__name__}: {error}"
+            f"{shown} can't be read as a storage of Optuna: {type(error).__name__}: {error}"
         ) from error
     if not names:
-        raise ConfigurationError(f"{shown} holds no study of Optuna's")
+        raise ConfigurationError(f"{shown} has no study of Optuna")
     if len(names) > 1:
         raise ConfigurationError(
             f"{shown} has {len(names)} studies: {', '.join(names)}; give one: optuna.load_study(study_name=…, storage=…)"
@@ -128,21 +128,21 @@ def open_storage(storage: str | Path) -> optuna.storages.BaseStorage:
 
 
 def goal_of(study: optuna.Study) -> tuple[str, str]:
-    """Return a study's metric, empty if unnamed, and its mode.
+    """Return the name of a study's metric, empty if it has no name, and its mode.
 
     Raises:
         ConfigurationError: it has several objectives.
     """
     if len(study.directions) > 1:
         raise ConfigurationError(
-            f"study {study.study_name} has {len(study.directions)} objectives; one can be learnt from"
+            f"study {study.study_name} has {len(study.directions)} objectives; mqtune can learn only from a study with one"
         )
     modes = {direction: mode for mode, direction in DIRECTIONS.items()}
     return (study.metric_names or [""])[0], modes[study.direction]
 
 
 def ended_trials(study: optuna.Study) -> list[PastTrial]:
-    """Return completed trials, and pruned ones with their last values."""
+    """Return completed trials with their values, and pruned ones with their last values."""
     past = []
     for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
         step = trial.last_step
@@ -154,9 +154,9 @@ def ended_trials(study: optuna.Study) -> list[PastTrial]:
 
 
 def config_reader(space: Space) -> Callable[[Config], Config]:
-    """Return a function that makes a config from a study's parameters.
+    """Return a function that converts a study's parameters to a config.
 
-    It raises SpaceError for missing or invalid ones, and for a violated constraint.
+    It raises SpaceError for missing or invalid parameters, and for a violated constraint of the space.
     """
     shown = shown_space(space)
     names = names_of(space, shown)

@@ -19,31 +19,32 @@ _SEED: Final = 0
 
 
 class Fitted(Protocol):
-    """A parameter's place in each trial, or NaN."""
+    """A parameter with its value in each trial, as a number."""
 
     @property
     def places(self) -> list[float]:
-        """The place in each trial."""
+        """Its value in each trial, or the value's index in ``names``. NaN if a trial lacks it."""
 
     @property
     def is_log(self) -> bool:
-        """Whether places are logarithmic."""
+        """Whether its scale is logarithmic."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of places that are not numbers."""
+        """The names of its values; empty if they are numbers."""
 
 
 def importances(parameters: Sequence[Fitted], values: Sequence[float]) -> list[float]:
-    """Return each parameter's share of the variance of *values*; they sum to 1, or 0.
+    """Return each parameter's share of the variance of *values*.
 
-    A NaN place counts as the others' median, or as another name.
+    The shares add up to 1, or are all 0. In a trial that lacks a parameter, the parameter's median counts, or an
+    additional name if it has names.
 
     Raises:
         ConfigurationError: scikit-learn is not installed.
     """
     distributions = {str(number): _distribution(parameter) for number, parameter in enumerate(parameters)}
-    columns = [_filled(parameter) for parameter in parameters]
+    columns = [_filled_places(parameter) for parameter in parameters]
     with quiet():
         study = optuna.create_study()
         study.add_trials(
@@ -61,7 +62,7 @@ def importances(parameters: Sequence[Fitted], values: Sequence[float]) -> list[f
     return [shares[name] for name in distributions]
 
 
-def _filled(parameter: Fitted) -> list[float]:
+def _filled_places(parameter: Fitted) -> list[float]:
     missing: float = (
         len(parameter.names) if parameter.names else median(p for p in parameter.places if not math.isnan(p))
     )
@@ -69,7 +70,7 @@ def _filled(parameter: Fitted) -> list[float]:
 
 
 def _distribution(parameter: Fitted) -> BaseDistribution:
-    filled = _filled(parameter)
+    filled = _filled_places(parameter)
     if parameter.names:
         return CategoricalDistribution(sorted(set(filled)))
     return FloatDistribution(min(filled), max(filled), log=parameter.is_log)

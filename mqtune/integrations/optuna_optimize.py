@@ -65,16 +65,16 @@ logger = optuna.logging.get_logger("optuna.mqtune")
 MARK: Final = "mqtune.trial"
 #: A study's system attribute that names the experiment of an unfinished call.
 EXPERIMENT: Final = "mqtune.experiment"
-#: Optuna's system attribute with a queued trial's parameters.
+#: Optuna's system attribute with the parameters of an enqueued trial.
 _QUEUED: Final = "fixed_params"
-_LOOK_S: Final = 1.0
-#: A worker's stop ladder takes 15 s.
+_POLL_S: Final = 1.0
+#: How long an abort waits for running trials. A worker's stop ladder takes 15 s.
 _END_S: Final = 20.0
-#: Delay of writes to the study's storage, which are made together.
+#: How long writes to the study's storage wait, to be made together.
 _LAG_S: Final = 0.1
-#: Bytes of parameters sent at a trial's beginning. An answer has some 2 KB.
+#: Maximum bytes of the parameters that are sent when a trial begins. An answer has some 2 KB.
 _MAX_TOLD: Final = 1_600
-#: Bytes of a parameter without its name.
+#: Bytes of a sent parameter, without its name.
 _PARAMETER_BYTES: Final = 20
 StudyCallback = Callable[[optuna.Study, FrozenTrial], None]
 
@@ -98,25 +98,26 @@ def optuna_optimize(
 ) -> Results:
     """Optimize an objective as ``study.optimize`` does, with each trial on a worker.
 
-    The study stays in this process, with its storage, sampler and pruner. The objective's calls travel here, so it
-    needs no change. Exactly *n_trials* trials begin, with any number of workers. A trial whose worker dies is rerun
-    with the same parameters, or becomes FAIL if it can't be; none stays RUNNING. With a persistent storage, the next
-    call for the study resumes an interrupted one. Its trials keep running meanwhile, and count.
+    The study stays in this process, with its storage, sampler and pruner. The objective's calls of its trial are
+    answered here, so it needs no change. Exactly *n_trials* trials begin, with any number of workers. A trial whose
+    worker dies is rerun with the same parameters. If it can't be rerun, it becomes FAIL, so no trial stays RUNNING.
+    With a persistent storage, the next call for the study resumes an interrupted one. Its trials keep running
+    meanwhile, and count.
 
     An objective is a function, lambda, closure, partial, bound method or callable instance. All but a file's top-level
-    functions travel as source. Its ``trial.study`` has the name, directions, best value and parameters, user
+    functions are sent as source. Its ``trial.study`` has the name, directions, best value and parameters, user
     attributes, and ``stop``. Categories and attributes are plain values. ``mqtune.report`` and
     ``mqtune.save_checkpoint`` work too.
 
     Args:
-        study: any study of Optuna 4.3 to 5, over any storage; one call at a time.
+        study: any study of Optuna 4.3 to 5, over any storage. There can be one call at a time.
         func: the objective: takes a trial, and returns a value, or one for each direction.
         n_trials: number of trials to begin; None for no limit.
-        timeout: seconds after which no other trial begins.
-        n_jobs: the most trials at the same time; None or -1 for the number of slots.
-        catch: errors that end only their trial, as FAIL. Any other ends the call, after the running trials.
-        callbacks: called here with *study* and each ended trial, except one whose error ends the call. Their changes to
-            the study count, including ``study.stop()``.
+        timeout: seconds after which no further trial begins.
+        n_jobs: maximum number of trials at the same time; None or -1 for the number of slots.
+        catch: errors that end only their trial, as FAIL. Any other error ends the call, after the running trials.
+        callbacks: called here with *study* and each ended trial, except one whose error ends the call. They may change
+            the study, for instance by ``study.stop()``.
         gc_after_trial: ignored, as each trial has its own process.
         show_progress_bar: whether mqtune's progress is shown.
         backend: as for ``Tuner``.
@@ -127,7 +128,7 @@ def optuna_optimize(
         process: how a trial's process runs; ``timeout_s`` limits each.
 
     Returns:
-        The experiment's results; the study has all else.
+        The experiment's results. Values and parameters are in the study.
 
     Raises:
         TrialFailed: the objective has raised an error that is not in *catch*. It is also of that error's type, and has
@@ -176,27 +177,27 @@ class _Limits:
 
     @property
     def wait_s(self) -> float:
-        return _LOOK_S if self.until is None else min(_LOOK_S, max(0.0, self.until - time.monotonic()))
+        return _POLL_S if self.until is None else min(_POLL_S, max(0.0, self.until - time.monotonic()))
 
 
 @dataclass(slots=True)
 class _Running:
-    """A running trial."""
+    """A trial that runs in the study."""
 
     id: int
     handle: optuna.Trial
     steps: set[int] = field(default_factory=set)
-    #: Parameters prepared for a trial that asks in this order. Samplers see them once it has used them.
+    #: Parameters prepared in the order of the trial's expected calls. Samplers see one once the trial has used it.
     ahead: Sequence[tuple[str, BaseDistribution, float]] = ()
 
 
 class StudyTrials:
-    """A study's trials in an experiment, and the answers to their objectives.
+    """The trials of a study in an experiment, and the answers to their objectives.
 
     Args:
         study: the user's study, which is copied over a ``DeferredStorage``.
-        experiment: its name.
-        is_serial: whether trials run one at a time, with the exact parameters of ``study.optimize``.
+        experiment: the experiment's name.
+        is_serial: whether trials run one at a time. Then each gets exactly the parameters of ``study.optimize``.
     """
 
     def __init__(self, study: optuna.Study, experiment: str, *, is_serial: bool = False) -> None:
@@ -209,13 +210,13 @@ class StudyTrials:
         self._experiment, self._is_serial = experiment, is_serial
         self._running: dict[TrialId, _Running] = {}
         self._ended: set[TrialId] = set()
-        #: Distributions of the last ended trial, in order.
+        #: The distributions that the last ended trial has asked for, in order.
         self._asked: dict[str, BaseDistribution] = {}
         # The first trial with a mark counts. Others are copies, such as requeued failures.
         marks = {
             trial.system_attrs.get(MARK, ""): trial.number for trial in reversed(self.study.get_trials(deepcopy=False))
         }
-        #: Numbers of begun trials in the study.
+        #: The numbers, in the study, of the trials that have begun.
         self.numbers = {
             TrialId(mark.removeprefix(f"{experiment}/")): number
             for mark, number in marks.items()
@@ -223,7 +224,7 @@ class StudyTrials:
         }
 
     def refresh(self) -> None:
-        """Read changes to the study by other processes and callbacks."""
+        """Read changes of the study by other processes and by callbacks."""
         self.storage.refresh()
         self.study.sampler, self.study.pruner = self._users.sampler, self._users.pruner
 
@@ -239,12 +240,12 @@ class StudyTrials:
         return not self.storage.last_seen(self.numbers[trial]).state.is_finished()
 
     def begin(self, trial: TrialId) -> dict[str, object] | None:
-        """Return an attempt's initial data; None for an ended trial."""
+        """Return the initial data for an attempt's worker, or None if the trial has ended."""
         if trial not in self.numbers:
-            self._look_ahead(self._create(trial))
+            self._prepare_parameters(self._create(trial))
         elif not self.is_open(trial):
             return None
-        running = self._of(trial)
+        running = self._running_trial(trial)
         handle = running.handle
         start = handle.datetime_start
         return {
@@ -253,11 +254,11 @@ class StudyTrials:
             "start": "" if start is None else start.isoformat(),
             "study": self.study.study_name,
             "directions": [direction.name for direction in self.study.directions],
-            **_told(self.storage.get_trial(running.id), running.ahead),
+            **_known_parameters(self.storage.get_trial(running.id), running.ahead),
         }
 
     def _create(self, trial: TrialId) -> _Running:
-        """Begin a new or queued trial of the study, marked from its beginning."""
+        """Begin a new or enqueued trial of the study, marked with the id of its experiment's trial."""
         with self.storage.mark_next({MARK: f"{self._experiment}/{trial}"}) as begun:
             try:
                 handle = self.study.ask()
@@ -267,23 +268,23 @@ class StudyTrials:
         self._running[trial] = _Running(begun[0], handle)
         return self._running[trial]
 
-    def _look_ahead(self, running: _Running) -> None:
-        """Suggest the parameters of the previous trial."""
+    def _prepare_parameters(self, running: _Running) -> None:
+        """Suggest the same parameters as in the previous trial, before the objective asks for them."""
         handle = running.handle
-        # The trial gets a sampler's error on asking.
+        # A sampler's error is raised again when the trial asks.
         with contextlib.suppress(Exception), self.storage.trying(running.id) as running.ahead:
             for name, distribution in self._asked.items():
-                if self._is_serial and not self._is_decided(running, name, distribution):
+                if self._is_serial and not self._needs_no_draw(running, name, distribution):
                     # An unused draw would change the next one.
                     break
-                _suggested(handle, name, distribution)
+                _suggest(handle, name, distribution)
 
-    def _is_decided(self, running: _Running, name: str, distribution: BaseDistribution) -> bool:
-        """Return whether the parameter needs no separate draw."""
+    def _needs_no_draw(self, running: _Running, name: str, distribution: BaseDistribution) -> bool:
+        """Return whether a parameter's value is known without a further draw of the sampler."""
         queued = self.storage.get_trial(running.id).system_attrs.get(_QUEUED, {})
         return name in queued or distribution.single() or name in running.handle.relative_params
 
-    def _of(self, trial: TrialId) -> _Running:
+    def _running_trial(self, trial: TrialId) -> _Running:
         if trial not in self._running:
             id_ = self.storage.get_trial_id_from_study_id_trial_number(self._study_id, self.numbers[trial])
             frozen = self.storage.take_over(id_)
@@ -294,21 +295,21 @@ class StudyTrials:
         """Return the answer to an objective's call."""
         if call == "begin":
             return self.begin(trial)
-        running = self._of(trial)
+        running = self._running_trial(trial)
         handle = running.handle
         match call:
             case "suggest":
-                # It differs from the previous trial.
+                # The trial asks for other parameters than the prepared ones.
                 running.ahead = ()
                 distribution = self._distribution_of(asked["distribution"])
-                value = distribution.to_internal_repr(_suggested(handle, asked["name"], distribution))
-                # The next driver repeats the answer from here, if this one is killed before it arrives.
+                value = distribution.to_internal_repr(_suggest(handle, asked["name"], distribution))
+                # If this driver is killed before the answer arrives, the next one repeats the written answer.
                 self.storage.flush()
                 return value
             case "should_prune":
                 return handle.should_prune()
             case "system_attrs":
-                # Optuna 5 removed its own.
+                # Optuna 5 has removed the trial's own property.
                 return self.storage.get_trial(running.id).system_attrs
             case "study":
                 return getattr(self.study, asked["name"]) if asked["name"] in STUDY else None
@@ -316,20 +317,20 @@ class StudyTrials:
                 return getattr(handle, call)
 
     def take_parameters(self, trial: TrialId, took: Sequence[tuple[str, str, float]]) -> None:
-        """Record the parameters that a trial has received. Idempotent."""
-        id_ = self._of(trial).id
+        """Record prepared parameters that a trial has used. A repeated call changes nothing."""
+        id_ = self._running_trial(trial).id
         params = self.storage.get_trial(id_).params
         for name, distribution, value in took:
             if name not in params:
                 self.storage.set_trial_param(id_, name, value, self._distribution_of(distribution))
 
     def _distribution_of(self, text: str) -> BaseDistribution:
-        # Other storages keep JSON, with lists.
+        # All other storages turn tuples into lists, by JSON.
         return distribution_of(text, keep_tuples=isinstance(storage_of(self._users), InMemoryStorage))
 
     def take(self, trial: TrialId, call: str, said: Metrics) -> None:
-        """Record an objective's report or attribute. Idempotent."""
-        running = self._of(trial)
+        """Record an objective's report or attribute. A repeated call changes nothing."""
+        running = self._running_trial(trial)
         match call:
             case "report" if said["step"] not in running.steps:
                 running.steps.add(said["step"])
@@ -345,12 +346,12 @@ class StudyTrials:
 
     def end(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> FrozenTrial:
         """Record a trial's end, and return it."""
-        handle = (self._of(trial) if trial in self.numbers else self._create(trial)).handle
+        handle = (self._running_trial(trial) if trial in self.numbers else self._create(trial)).handle
         number = handle.number
         self._running.pop(trial, None)
         self._ended.add(trial)
         if isinstance(self.study.sampler, BruteForceSampler):
-            # It counts running trials as done before they have asked for everything. Only its last verdict counts.
+            # This sampler may stop the study before running trials have asked for all parameters. Its last verdict counts.
             unstop(self.study)
         ended = self.study.tell(handle, values, state, skip_if_finished=True)
         if ended.state is not TrialState.FAIL:
@@ -363,17 +364,17 @@ class StudyTrials:
         return ended
 
 
-def _told(frozen: FrozenTrial, ahead: Sequence[tuple[str, BaseDistribution, float]]) -> dict[str, object]:
-    """Return known and prepared parameters, up to the size limit."""
+def _known_parameters(frozen: FrozenTrial, ahead: Sequence[tuple[str, BaseDistribution, float]]) -> dict[str, object]:
+    """Return a trial's known and prepared parameters for its worker, up to the size limit."""
     has = [
         (name, distribution, distribution.to_internal_repr(frozen.params[name]))
         for name, distribution in frozen.distributions.items()
     ]
     told: list[list[object]] = []
-    room = _MAX_TOLD
+    left_bytes = _MAX_TOLD
     for name, distribution, value in [*has, *ahead]:
-        room -= len(name.encode()) + _PARAMETER_BYTES
-        if room < 0:
+        left_bytes -= len(name.encode()) + _PARAMETER_BYTES
+        if left_bytes < 0:
             break
         told.append([name, mark_of(text_of(distribution)), value])
     return {"known": {name: rest for name, *rest in told[: len(has)]}, "ahead": told[len(has) :]}
@@ -382,7 +383,7 @@ def _told(frozen: FrozenTrial, ahead: Sequence[tuple[str, BaseDistribution, floa
 _WORDS: Final = {TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
-def _suggested(handle: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+def _suggest(handle: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
     match distribution:
         case FloatDistribution(low=low, high=high, step=step, log=log):
             return handle.suggest_float(name, low, high, step=step, log=log)
@@ -430,14 +431,14 @@ class _ObjectiveCall:
         self._fail_unknown()
 
     def _open(self, name: str) -> tuple[Tuner, StudyTrials]:
-        self._note(name)
+        self._store_name(name)
         tuner = Tuner(name=name, **self._options)
         # A local worker forks this process, which must not have an open database.
         close_databases()
         try:
             self.ended.extend(trial.id for trial in tuner.get_trials() if trial.status.is_terminal)
         except NameTaken as error:
-            raise NameTaken(f"a call for this study was cut off, and goes on: {error}") from None
+            raise NameTaken(f"an earlier call for this study still drives its experiment: {error}") from None
         return tuner, StudyTrials(self.study, name, is_serial=self._is_serial)
 
     def _fail_unknown(self) -> None:
@@ -448,13 +449,13 @@ class _ObjectiveCall:
         self.trials.storage.flush()
 
     def finish(self, reason: str) -> Results:
-        """Journal the end. The next call is a new experiment."""
+        """End the experiment, so that the next call begins a new one. Return the results."""
         results = self.tuner.results() if self.tuner.is_finished else self.tuner.finish(reason)
-        self._note(None)
+        self._store_name(None)
         return results
 
-    def _note(self, experiment: str | None) -> None:
-        """Store the unfinished experiment's name in the study."""
+    def _store_name(self, experiment: str | None) -> None:
+        """Store the name of the unfinished experiment in the study, or None to remove it."""
         self._storage.set_study_system_attr(self._study_id, EXPERIMENT, experiment)
 
     def __enter__(self) -> Self:
@@ -487,7 +488,7 @@ class _Ended(Callback):
 
 
 class _OptunaLoop:
-    """Keeps slots busy, answers objectives, and records ends."""
+    """Adds trials for free slots, answers objectives, and records ends in the study."""
 
     def __init__(
         self,
@@ -508,17 +509,17 @@ class _OptunaLoop:
             trial for trial in self._open if trial in self._trials.numbers and not self._trials.is_open(trial)
         }
         self._began_at = time.time()
-        self._over = ""
+        self._end_reason = ""
         self._error: TrialFailed | None = None
-        self._slots, self._looked_at = 0, -_LOOK_S
+        self._slots, self._slots_read_at = 0, -_POLL_S
         self._refreshed_at = time.monotonic()
 
     def run(self) -> Results:
         try:
-            self._take_again()
+            self._replay_reports()
             while True:
-                self._tell_ended()
-                self._fill()
+                self._record_ends()
+                self._add_trials()
                 if not self._open:
                     break
                 if (report := self._next()) is not None:
@@ -531,13 +532,13 @@ class _OptunaLoop:
         except BaseException:
             self._abort()
             raise
-        results = self._call.finish(self._over or "all trials have ended")
+        results = self._call.finish(self._end_reason or "all trials have ended")
         if self._error is not None:
             raise self._error
         return results
 
-    def _take_again(self) -> None:
-        """Replay reports that an earlier, killed call may not have written."""
+    def _replay_reports(self) -> None:
+        """Handle reports again that an earlier, killed call may not have written to the study."""
         cut_off = {trial for trial in self._trials.numbers if self._trials.is_open(trial)}
         for report in self._tuner.results().reports() if cut_off else ():
             if report.trial in cut_off and self._trials.is_open(report.trial):
@@ -545,9 +546,9 @@ class _OptunaLoop:
                 self._handle(Report(*report[:-1]), None if call in ASKED or call == "stop" else call)
 
     def _next(self) -> Report | None:
-        """Return the next report or None. Make overdue writes."""
+        """Make overdue writes. Wait briefly for the next report, and return it or None."""
         storage = self._trials.storage
-        if time.monotonic() - self._refreshed_at >= _LOOK_S:
+        if time.monotonic() - self._refreshed_at >= _POLL_S:
             self._refresh()
         if storage.due_s(_LAG_S) <= 0:
             storage.flush()
@@ -563,28 +564,28 @@ class _OptunaLoop:
             self._tuner.stop_all("the call was interrupted")
             deadline = time.monotonic() + _END_S
             while not self._tuner.is_finished and time.monotonic() < deadline:
-                self._tuner.step(_LOOK_S)
+                self._tuner.step(_POLL_S)
         for trial in filter(self._trials.is_open, self._open):
             self._trials.end(trial, None, TrialState.FAIL, "the call was interrupted")
         self._trials.storage.flush()
         with contextlib.suppress(MqtuneError):
             self._call.finish("interrupted")
 
-    def _fill(self) -> None:
+    def _add_trials(self) -> None:
         limits, trials = self._limits, self._trials
         begun = len(trials.numbers) + sum(trial not in trials.numbers for trial in self._open)
-        was_over, self._over = self._over, self._why_over()
-        if self._over and not was_over:
-            self._withdraw()
+        was_over, self._end_reason = self._end_reason, self._find_end_reason()
+        if self._end_reason and not was_over:
+            self._stop_unbegun()
         while (
-            not self._over
+            not self._end_reason
             and len(self._open) < self._most_open()
             and (limits.n_trials is None or begun < limits.n_trials)
         ):
             self._open.add(self._tuner.add({}).id)
             begun += 1
 
-    def _why_over(self) -> str:
+    def _find_end_reason(self) -> str:
         if is_stopped(self._study) or is_stopped(self._trials.study):
             return "study.stop() was called"
         if self._limits.is_late:
@@ -592,16 +593,19 @@ class _OptunaLoop:
         return "an objective has failed" if self._error is not None else ""
 
     def _most_open(self) -> int:
-        """Return the most unfinished trials. One waits for each slot, so that slots never wait."""
+        """Return the maximum number of unfinished trials: *n_jobs*, or else two for each slot.
+
+        So each slot has one trial that runs and one that waits, and is never idle.
+        """
         now = time.monotonic()
-        if now - self._looked_at >= _LOOK_S:
-            self._slots, self._looked_at = self._tuner.slots, now
+        if now - self._slots_read_at >= _POLL_S:
+            self._slots, self._slots_read_at = self._tuner.slots, now
         return self._limits.n_jobs or 2 * max(self._slots, 1)
 
-    def _withdraw(self) -> None:
+    def _stop_unbegun(self) -> None:
         for trial in self._open - self._trials.numbers.keys():
             with contextlib.suppress(InvalidTransition):
-                self._tuner.trial(trial).stop(self._over)
+                self._tuner.trial(trial).stop(self._end_reason)
 
     def _handle(self, report: Report, call: str | None) -> None:
         try:
@@ -623,7 +627,7 @@ class _OptunaLoop:
                 self._tuner.trial(report.trial).stop("it has ended in the study")
 
     def _is_from_before(self, report: Report, call: str | None) -> bool:
-        """Return whether an earlier call may have processed this report."""
+        """Return whether an earlier call of ``optuna_optimize`` may have handled this report already."""
         return report.trial in self._over_before and report.timestamp < self._began_at and call not in ASKED
 
     def _is_open(self, trial: TrialId) -> bool:
@@ -638,17 +642,17 @@ class _OptunaLoop:
             return {"error": [type(error).__name__, str(error)]}
 
     def _end(self, trial: TrialId, said: Metrics) -> None:
-        """Record an objective's end. After an error the trial may run again."""
+        """Record an objective's end. After an error the trial may run again, so nothing is recorded."""
         is_open = self._is_open(trial)
         if said["state"] == "PRUNED":
             if is_open:
-                self._tell(trial, None, TrialState.PRUNED, said["reason"])
+                self._end_trial(trial, None, TrialState.PRUNED, said["reason"])
             with contextlib.suppress(InvalidTransition):
                 self._tuner.trial(trial).stop("pruned")
         elif said["state"] != "FAIL" and is_open:
-            self._tell(trial, said["values"], None, "")
+            self._end_trial(trial, said["values"], None, "")
 
-    def _tell_ended(self) -> None:
+    def _record_ends(self) -> None:
         while self._call.ended:
             id_ = self._call.ended.pop(0)
             self._open.discard(id_)
@@ -657,21 +661,21 @@ class _OptunaLoop:
                 is_early = trial.status is TrialStatus.EARLY_STOPPED
                 state = TrialState.PRUNED if is_early else TrialState.FAIL
                 if (error := self._uncaught(trial)) is None:
-                    self._tell(id_, None, state, trial.reason)
+                    self._end_trial(id_, None, state, trial.reason)
                 else:
                     # Optuna, too, raises the error without calling callbacks for its trial.
                     self._trials.end(id_, None, state, trial.reason)
                     self._error = self._error or error
 
     def _uncaught(self, trial: Trial) -> TrialFailed | None:
-        """Return the error by which the objective has failed, if *catch* does not have it. Else return None."""
+        """Return the error by which a trial's objective has failed, or None if *catch* has it."""
         said = trial.last_metrics
         if trial.status is TrialStatus.FAILED and said.get(CALL) == "end" and self._caught.isdisjoint(said["kinds"]):
             text = f"trial {trial.id} has failed: {trial.attempts[-1].error}"
             return failure_of(text, said["kinds"], self._call.objective)
         return None
 
-    def _tell(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> None:
+    def _end_trial(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> None:
         ended = self._trials.end(trial, values, state, why)
         if self._callbacks:
             self._trials.storage.flush()

@@ -1,4 +1,4 @@
-"""Private parts of Optuna that mqtune needs, as Optuna 4.3 to 5 has no public ones."""
+"""Functions that use private parts of Optuna, for which Optuna 4.3 to 5 has no public ones."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class OneSplitTPESampler(TPESampler):
-    """TPE for one suggestion. It splits the trials once, and limits the bad ones."""
+    """TPE for one suggestion. It splits the trials only once, and limits the number of bad ones."""
 
-    #: TPE learns only from the newest bad trials, as each takes time and older ones count less.
+    #: How many bad trials TPE learns from: the newest, as each takes time and older ones count less.
     most_bad: ClassVar[int] = 1_000
     _divided: tuple[list[FrozenTrial], list[FrozenTrial]] | None = None
 
@@ -36,7 +36,7 @@ class OneSplitTPESampler(TPESampler):
         return {name: distribution.to_external_repr(chosen[name]) for name, distribution in search_space.items()}
 
     def divide(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
-        """Return the good trials, and the newest bad ones. Running trials are bad."""
+        """Return the good trials, and the newest bad ones. Running trials count as bad."""
         states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
         trials = [frozen for frozen in study.get_trials(deepcopy=False, states=states) if frozen.number != trial.number]
         ended = sum(frozen.state is not TrialState.RUNNING for frozen in trials)
@@ -56,14 +56,14 @@ def storage_of(study: optuna.Study) -> BaseStorage:
 
 
 def copy_over(study: optuna.Study, storage: BaseStorage) -> optuna.Study:
-    """Return a copy of a study over another storage."""
+    """Return a copy of a study that uses another storage."""
     copied = copy.copy(study)
     copied._storage = storage
     return copied
 
 
 def named_parameters(sampler: optuna.samplers.BaseSampler | None) -> frozenset[str]:
-    """Return the parameters for which a sampler was given values."""
+    """Return the names of parameters for which a sampler was given values."""
     match sampler:
         case optuna.samplers.GridSampler():
             return frozenset(sampler._search_space)
@@ -73,18 +73,18 @@ def named_parameters(sampler: optuna.samplers.BaseSampler | None) -> frozenset[s
 
 
 def is_in_loop(study: optuna.Study) -> bool:
-    """Return whether this thread optimizes a study."""
+    """Return whether this thread is running ``optimize`` of a study."""
     return study._thread_local.in_optimize_loop
 
 
 def begin_loop(study: optuna.Study) -> None:
-    """Allow ``stop`` and refuse ``optimize`` in this thread, as within ``optimize``."""
+    """Let ``stop`` work and ``optimize`` fail in this thread, as within ``optimize``."""
     study._thread_local.in_optimize_loop = True
     study._stop_flag = False
 
 
 def end_loop(study: optuna.Study) -> None:
-    """Refuse ``stop`` and allow ``optimize`` in this thread."""
+    """Undo ``begin_loop``: ``stop`` fails and ``optimize`` works in this thread."""
     study._thread_local.in_optimize_loop = False
 
 
@@ -99,7 +99,7 @@ def unstop(study: optuna.Study) -> None:
 
 
 def database_of(storage: BaseStorage) -> RDBStorage | None:
-    """Return a storage's database, which may be behind a cache."""
+    """Return the database of a storage, perhaps behind a cache. Return None for other storages."""
     for candidate in (storage, getattr(storage, "_backend", None)):
         if type(candidate) is RDBStorage:
             return candidate
@@ -107,7 +107,7 @@ def database_of(storage: BaseStorage) -> RDBStorage | None:
 
 
 def close_databases() -> None:
-    """Close idle connections of this process's studies. Databases reopen them on demand."""
+    """Close idle connections of this process's studies. They reconnect on demand."""
     if "sqlalchemy" not in sys.modules:
         return
     from sqlalchemy.pool import QueuePool  # noqa: PLC0415 - Optuna imports it for databases alone
@@ -121,7 +121,7 @@ def close_databases() -> None:
 
 
 def replace_trial(storage: InMemoryStorage, trial_id: int, trial: FrozenTrial) -> None:
-    """Replace a trial in memory."""
+    """Replace a trial of a storage in memory."""
     storage._set_trial(trial_id, trial)
 
 

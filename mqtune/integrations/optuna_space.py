@@ -27,22 +27,22 @@ from mqtune.extend import (
     parameter,
 )
 
-#: Bounds of a normal distribution, in standard deviations. Optuna needs some.
+#: Bounds of a normal distribution, in standard deviations, as Optuna needs bounds.
 _BOUND_SDS: Final = 40.0
 #: Relative rounding error of Optuna's arithmetic.
 _ROUNDED: Final = 1e-9
-#: The most steps of a float: Optuna allows rounding by 1e-8 of a step.
+#: The most steps of a float. Optuna tolerates rounding errors up to 1e-8 of a step.
 _MOST_STEPS: Final = 10**6
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A domain as a study shows it.
+    """A domain in the form that a study has.
 
     Attributes:
         distribution: Optuna's distribution.
-        to_param: converts a value of the space to Optuna's.
-        to_value: converts Optuna's value to the space's.
+        to_param: converts a value of the domain to Optuna's.
+        to_value: converts Optuna's value to the domain's.
     """
 
     distribution: BaseDistribution
@@ -51,7 +51,7 @@ class Shown:
 
 
 def shown_by_value(domain: Domain) -> Shown:
-    """Return a domain by its own values, for people and for samplers with named values.
+    """Return a domain in a form with its own values, for people and for samplers with given values.
 
     Raises:
         SpaceError: it is a user-defined domain.
@@ -72,32 +72,33 @@ def shown_by_value(domain: Domain) -> Shown:
             return Shown(FloatDistribution(domain.mean - reach, domain.mean + reach), float)
         case Entries():
             return Shown(
-                CategoricalDistribution(domain.names), lambda index: domain.names[index], partial(_index, domain.names)
+                CategoricalDistribution(domain.names),
+                lambda index: domain.names[index],
+                partial(_index_of, domain.names),
             )
         case Choice():
-            return _categories(domain)
+            return _shown_categories(domain)
         case _:
             raise SpaceError(f"{domain} is a domain that Optuna has nothing like")
 
 
 def shown_to_sampler(domain: Domain, *, is_named: bool) -> Shown:
-    """Return a domain as a sampler sees it.
+    """Return a domain in the form that a sampler gets.
 
-    It has its own values if Optuna has an equal distribution, or else a form suited to learning: positions, numbers of
-    steps, or shares.
+    It has the domain's own values if Optuna has an equal distribution. Otherwise it has a form suited to learning:
+    positions, numbers of steps, or shares.
 
     Args:
-        domain: the domain.
-        is_named: whether the sampler was given values of it, which rules out such a form.
+        is_named: whether the sampler was given some of the domain's values. Then the form has these values.
 
     Raises:
         ConfigurationError: it is a user-defined domain.
     """
     match domain:
         case Multiples(log=False) if _has_steps(domain):
-            return _steps(domain)
+            return _shown_steps(domain)
         case Choice() if not isinstance(domain, Ordinal) and _are_different(domain):
-            return _categories(domain)
+            return _shown_categories(domain)
         case Interval() | Multiples() | Normal() | Choice() if is_named:
             return shown_by_value(domain)
     known = parameter("OptunaSearcher", "Optuna", domain)
@@ -109,7 +110,7 @@ def shown_to_sampler(domain: Domain, *, is_named: bool) -> Shown:
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
-    """Return the distributions that a sampler sees, by path.
+    """Return the distributions that a sampler gets, by path.
 
     Samplers such as OptunaHub's SMAC need them: ``SMACSampler(distributions_of(space))``.
 
@@ -144,7 +145,7 @@ def _has_steps(domain: Multiples) -> bool:
     return domain.size <= _MOST_STEPS and (high - low) % step == 0
 
 
-def _steps(domain: Multiples) -> Shown:
+def _shown_steps(domain: Multiples) -> Shown:
     low, high = domain.value(domain.first), domain.value(domain.last)
     if domain.whole:
         return Shown(IntDistribution(int(low), int(high), step=int(domain.q)), int, int)
@@ -153,29 +154,29 @@ def _steps(domain: Multiples) -> Shown:
     )
 
 
-def _categories(domain: Choice) -> Shown:
+def _shown_categories(domain: Choice) -> Shown:
     categories = [_category(option) for option in domain.options]
     return Shown(
         CategoricalDistribution(list(dict.fromkeys(categories))),
         _category,
-        lambda param: domain.options[_index(categories, param)],
+        lambda param: domain.options[_index_of(categories, param)],
     )
 
 
 def _are_different(domain: Choice) -> bool:
-    """Return whether Optuna can distinguish all options. It can't with 1, 1.0 and True."""
+    """Return whether all options are different for Optuna. 1, 1.0 and True are not."""
     categories = [_category(option) for option in domain.options]
     has_nan = any(isinstance(category, float) and math.isnan(category) for category in categories)
     return not has_nan and len(set(categories)) == len(categories)
 
 
 def _multiple(domain: Multiples, param: float) -> float:
-    """Return the multiple nearest to a rounded value, or any other value unchanged."""
+    """Return the nearest multiple if it differs only by rounding, or else the value itself."""
     near = domain.value(domain.steps(param))
     return near if math.isclose(near, param, rel_tol=_ROUNDED) else param
 
 
-def _index(known: Sequence[object], param: object) -> int:
+def _index_of(known: Sequence[object], param: object) -> int:
     place = next((index for index, value in enumerate(known) if is_same(value, param)), None)
     if place is None:
         raise SpaceError(f"the value {param!r} is not one of {', '.join(map(repr, known))}")

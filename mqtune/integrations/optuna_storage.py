@@ -1,4 +1,4 @@
-"""A storage in front of a study's own, with cached reads and combined writes."""
+"""A storage in front of a study's own one, with cached reads and combined writes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _Write = Callable[[], object]
 class DeferredStorage(BaseStorage):
     """Storage of one study in the process that runs its trials, for a single thread.
 
-    A new trial is written immediately. Its values and end are visible here immediately, and in the study's own storage
-    after ``flush``. An end set by another process is kept. Changes by other processes are visible after ``refresh``.
+    A new trial is written immediately. Its values and its end are visible here immediately, and in the study's own
+    storage after ``flush``. An end set by another process is kept. Changes by other processes are visible after
+    ``refresh``.
 
     Args:
         behind: the study's own storage.
@@ -42,35 +43,35 @@ class DeferredStorage(BaseStorage):
     """
 
     def __init__(self, behind: BaseStorage, study_id: int) -> None:
-        #: Own connections to the database, as other threads use the study's.
-        self._database = _reopened(behind)
+        #: The database with connections of its own, as other threads use the study's.
+        self._database = _reopen(behind)
         self._behind = get_storage(self._database) if self._database is not None else behind
         self._study_id = study_id
         self._trials: dict[int, FrozenTrial] = {}
-        #: Trials by id that run here, or have an unwritten end.
+        #: The trials that run here or have an unwritten end, by id.
         self._own: dict[int, FrozenTrial] = {}
         self._distributions: dict[str, BaseDistribution] = {}
-        #: By trial and subject. A later write of one attribute replaces an earlier one.
+        #: The writes to make, by trial and subject. A later write of one attribute replaces an earlier one.
         self._pending: dict[tuple[int, *tuple[object, ...]], _Write] = {}
         self._since = 0.0
         self._is_trying = False
-        #: System attributes for the next trial, and the list that gets its id.
+        #: The system attributes for the next trial, and the list that its id is added to.
         self._marks: dict[str, object] = {}
         self._begun: list[int] = []
         self.refresh()
 
     def close(self) -> None:
-        """Close its own connections."""
+        """Close this storage's own connections."""
         if self._database is not None:
             self._database.remove_session()
             self._database.engine.dispose()
 
     def due_s(self, lag_s: float) -> float:
-        """Return the seconds until the oldest pending write is *lag_s* old, or infinity."""
+        """Return the seconds until the oldest pending write is *lag_s* old, or infinity without one."""
         return self._since + lag_s - time.monotonic() if self._pending else math.inf
 
     def refresh(self) -> None:
-        """Read other processes' changes to the study."""
+        """Read the changes of the study by other processes."""
         trials: dict[int, FrozenTrial] = {}
         ids = {trial.number: id_ for id_, trial in self._own.items()}
         for trial in self._behind.get_all_trials(self._study_id, deepcopy=False):
@@ -84,13 +85,13 @@ class DeferredStorage(BaseStorage):
         self._trials = trials
 
     def flush(self, then: _Write | None = None) -> None:
-        """Make the pending writes, and then *then*: in a database all in one transaction.
+        """Make the pending writes, and then call *then*. In a database, all is one transaction.
 
         After a failure of the storage, which is raised, the next call repeats all pending writes.
         """
         writes = [write for (id_, *_), write in self._pending.items() if id_ in self._own]
         last = [then] if then is not None else []
-        if not (self._database and writes and _written_together(self._database, [*writes, *last])):
+        if not (self._database and writes and _write_together(self._database, [*writes, *last])):
             for write in writes:
                 _write_alone(write)
             for write in last:
@@ -98,20 +99,20 @@ class DeferredStorage(BaseStorage):
         self._pending.clear()
         self._own = {id_: trial for id_, trial in self._own.items() if not trial.state.is_finished()}
 
-    def _later(self, write: _Write, trial_id: int, *change: object) -> None:
+    def _defer(self, write: _Write, trial_id: int, *change: object) -> None:
         if not self._pending:
             self._since = time.monotonic()
         self._pending[trial_id, *change] = write
 
     def take_over(self, trial_id: int) -> FrozenTrial:
-        """Return a trial. From now on it runs here, unless it has ended."""
+        """Return a trial. If it has not ended, defer its further changes, as this process runs it now."""
         trial = self.get_trial(trial_id)
         if trial_id not in self._own and not trial.state.is_finished():
             trial = copy.deepcopy(trial)
-            self._keep(trial_id, trial)
+            self._put(trial_id, trial)
         return trial
 
-    def _keep(self, trial_id: int, trial: FrozenTrial) -> None:
+    def _put(self, trial_id: int, trial: FrozenTrial) -> None:
         self._own[trial_id] = self._trials[trial.number] = trial
 
     def last_seen(self, number: int) -> FrozenTrial:
@@ -120,9 +121,9 @@ class DeferredStorage(BaseStorage):
 
     @contextlib.contextmanager
     def mark_next(self, marks: Mapping[str, object]) -> Iterator[list[int]]:
-        """Set these system attributes on the trial that begins within the block.
+        """Set system attributes on the trial that begins within the block.
 
-        The list has its id after the block.
+        Yield a list, which has the trial's id afterwards.
         """
         self._marks, self._begun = dict(marks), []
         try:
@@ -132,7 +133,7 @@ class DeferredStorage(BaseStorage):
 
     @contextlib.contextmanager
     def trying(self, trial_id: int) -> Iterator[list[tuple[str, BaseDistribution, float]]]:
-        """Withdraw and list the parameters that a trial gets within the block."""
+        """List the parameters that a trial gets within the block, and withdraw them at its end."""
         trial, tried = self._own[trial_id], list[tuple[str, BaseDistribution, float]]()
         before = {*trial.params}
         self._is_trying = True
@@ -144,8 +145,12 @@ class DeferredStorage(BaseStorage):
                 distribution = trial.distributions.pop(name)
                 tried.append((name, distribution, distribution.to_internal_repr(trial.params.pop(name))))
 
-    def _running(self, trial_id: int) -> FrozenTrial | None:
-        """Return a trial that runs here, or None."""
+    def _own_running(self, trial_id: int) -> FrozenTrial | None:
+        """Return a trial if it runs here, or None.
+
+        Raises:
+            UpdateFinishedTrialError: it runs here no more, as it has ended.
+        """
         trial = self._own.get(trial_id)
         if trial is not None:
             self.check_trial_is_updatable(trial_id, trial.state)
@@ -159,7 +164,7 @@ class DeferredStorage(BaseStorage):
         self.flush(lambda: created.append(self._behind.create_new_trial(study_id, template)))
         id_ = created[-1]
         if template is not None and template.state is not TrialState.RUNNING:
-            # Queued trials begin like another process's. Ended ones are not written again.
+            # An enqueued trial begins later, as one of another process would. An ended one is not written again.
             self.refresh()
             return id_
         self.take_over(id_)
@@ -171,19 +176,19 @@ class DeferredStorage(BaseStorage):
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
     ) -> None:
         write = partial(self._behind.set_trial_param, trial_id, param_name, param_value_internal, distribution)
-        if (trial := self._running(trial_id)) is None:
+        if (trial := self._own_running(trial_id)) is None:
             write()
             return
         check_distribution_compatibility(self._distributions.setdefault(param_name, distribution), distribution)
         trial.params[param_name] = distribution.to_external_repr(param_value_internal)
         trial.distributions[param_name] = distribution
         if not self._is_trying:
-            self._later(write, trial_id, "parameter", param_name)
+            self._defer(write, trial_id, "parameter", param_name)
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        """End a trial, or begin a queued one."""
+        """End a trial, or begin an enqueued one. Return whether its state has changed."""
         write = partial(self._behind.set_trial_state_values, trial_id, state, values)
-        if (trial := self._running(trial_id)) is None:
+        if (trial := self._own_running(trial_id)) is None:
             has_changed = write()
             if has_changed and self._marks and state is TrialState.RUNNING:
                 for key, value in self._marks.items():
@@ -193,35 +198,35 @@ class DeferredStorage(BaseStorage):
             return has_changed
         trial.values = None if values is None else list(values)
         trial.state, trial.datetime_complete = state, datetime.now()  # noqa: DTZ005 - as Optuna does
-        self._later(write, trial_id, "state")
+        self._defer(write, trial_id, "state")
         return True
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
         write = partial(self._behind.set_trial_intermediate_value, trial_id, step, intermediate_value)
-        if (trial := self._running(trial_id)) is None:
+        if (trial := self._own_running(trial_id)) is None:
             write()
             return
         trial.intermediate_values[step] = intermediate_value
-        self._later(write, trial_id, "step", step)
+        self._defer(write, trial_id, "step", step)
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: object) -> None:
         write = partial(self._behind.set_trial_user_attr, trial_id, key, value)
-        if (trial := self._running(trial_id)) is None:
+        if (trial := self._own_running(trial_id)) is None:
             write()
             return
         trial.user_attrs[key] = value
-        self._later(write, trial_id, "user attribute", key)
+        self._defer(write, trial_id, "user attribute", key)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         write = partial(self._behind.set_trial_system_attr, trial_id, key, value)
-        if (trial := self._running(trial_id)) is None:
+        if (trial := self._own_running(trial_id)) is None:
             write()
             return
-        # Not changed in place, as a pruner reads all trials before it sets its attribute.
+        # On a copy, as a pruner sets its attribute while it still uses the trials that it has read.
         trial = copy.copy(trial)
         trial.system_attrs = {**trial.system_attrs, key: value}
-        self._keep(trial_id, trial)
-        self._later(write, trial_id, "system attribute", key)
+        self._put(trial_id, trial)
+        self._defer(write, trial_id, "system attribute", key)
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         return self._own.get(trial_id) or self._behind.get_trial(trial_id)
@@ -268,14 +273,14 @@ class DeferredStorage(BaseStorage):
         return self._behind.get_all_studies()
 
 
-def _reopened(storage: BaseStorage) -> RDBStorage | None:
-    """Return a storage's database with its own connections; None for memory or other storages."""
+def _reopen(storage: BaseStorage) -> RDBStorage | None:
+    """Return a storage's database with connections of its own, or None for any other storage."""
     database = database_of(storage)
     if database is None:
         return None
     from sqlalchemy.pool import QueuePool  # noqa: PLC0415 - a study of another storage needs none
 
-    # Another connection would create another database in memory.
+    # For a database in memory, another connection would create another database.
     if not isinstance(database.engine.pool, QueuePool):
         return None
     return RDBStorage(database.url, database.engine_kwargs, skip_compatibility_check=True, skip_table_creation=True)
@@ -292,8 +297,8 @@ def _write_alone(write: _Write) -> None:
         logger.warning("the study's storage refuses a value: %s", error)
 
 
-def _written_together(database: RDBStorage, writes: Sequence[_Write]) -> bool:
-    """Make *writes* in one transaction. Return False, with nothing written, if one is refused."""
+def _write_together(database: RDBStorage, writes: Sequence[_Write]) -> bool:
+    """Make *writes* in one transaction. If one is refused, write nothing and return False."""
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
     from sqlalchemy.orm import scoped_session, sessionmaker  # noqa: PLC0415 - as above
 

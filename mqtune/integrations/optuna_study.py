@@ -45,7 +45,7 @@ _STATES: Final = {
     TrialStatus.CANDIDATE: TrialState.WAITING,
     TrialStatus.QUEUED: TrialState.WAITING,
     TrialStatus.RUNNING: TrialState.RUNNING,
-    # It may resume. An attribute says so, as Optuna has no such state.
+    # Optuna has no such state. An attribute has the status.
     TrialStatus.PAUSED: TrialState.RUNNING,
     TrialStatus.COMPLETED: TrialState.COMPLETE,
     TrialStatus.EARLY_STOPPED: TrialState.PRUNED,
@@ -57,9 +57,9 @@ _STATES: Final = {
 class _StudyFold(Fold):
     """Builds a study from an experiment's events.
 
-    An ended trial has the violation of each outcome constraint at its last report, infinity for a missing metric. User
-    attributes are ``mqtune.trial`` (the id), ``mqtune.status``, ``mqtune.reason``, ``mqtune.worker`` and
-    ``mqtune.attempts``. Steps are ``training_iteration``; the first value of each counts.
+    An ended trial has the violation of each outcome constraint at its last report. It is infinite for a missing metric.
+    User attributes are ``mqtune.trial`` (the id), ``mqtune.status``, ``mqtune.reason``, ``mqtune.worker`` and
+    ``mqtune.attempts``. Steps are ``training_iteration``. The first value of each step counts.
     """
 
     def __init__(self, created: ExperimentCreated) -> None:
@@ -83,11 +83,11 @@ class _StudyFold(Fold):
                 study_name=self._name, directions=[DIRECTIONS[mode] for mode in objective.modes]
             )
             study.set_metric_names(list(objective.metrics))
-        study.add_trials(map(self._frozen, self.experiment.trials.values()))
+        study.add_trials(map(self._frozen_trial, self.experiment.trials.values()))
         return study
 
     def _state(self, trial: Trial) -> tuple[TrialState, tuple[float, ...] | None]:
-        """Return a trial's state and values."""
+        """Return a trial's state in Optuna, and its values if it is complete."""
         state, values = _STATES[trial.status], self._values[trial.id]
         if state is TrialState.WAITING and len(trial.attempts) > 1:
             return TrialState.RUNNING, None
@@ -97,14 +97,14 @@ class _StudyFold(Fold):
         return (TrialState.FAIL, None) if has_nan(last) else (state, last)
 
     def _constraints(self, trial: Trial) -> dict[str, list[float]]:
-        """Return an ended trial's violations, as a system attribute."""
+        """Return an ended trial's constraint violations, as a system attribute."""
         constraints = self.experiment.objective.constraints
         if not constraints or not trial.status.is_terminal:
             return {}
         excesses = (constraint.excess(trial.last_metrics) for constraint in constraints)
         return {EXCESSES: [math.inf if math.isnan(excess) else excess for excess in excesses]}
 
-    def _frozen(self, trial: Trial) -> FrozenTrial:
+    def _frozen_trial(self, trial: Trial) -> FrozenTrial:
         state, result = self._state(trial)
         shown = {path: value for path, value in self._values_of(trial.config) if path in self._shown}
         frozen = optuna.trial.create_trial(
@@ -112,7 +112,7 @@ class _StudyFold(Fold):
             values=result,
             params={self._names[path]: self._shown[path].to_param(value) for path, value in shown.items()},
             distributions={self._names[path]: self._shown[path].distribution for path in shown},
-            user_attrs=_attributes(trial),
+            user_attrs=_user_attributes(trial),
             system_attrs=self._constraints(trial),
             intermediate_values={
                 step: value for step, (value, *others) in self._values[trial.id].items() if not others
@@ -122,14 +122,14 @@ class _StudyFold(Fold):
         return frozen
 
     def _values_of(self, config: Config) -> Iterator[tuple[str, object]]:
-        """Yield a config's values by path, if in the space."""
+        """Yield the values of a config by path. Values outside the space are left out."""
         for key, value in config.items():
             with contextlib.suppress(SpaceError):
                 yield from self._space.values({key: value}).items()
 
 
 def study_of(created: ExperimentCreated, events: Iterable[Event | Report]) -> optuna.Study:
-    """Return an experiment as a study, as of these events; see ``_StudyFold``."""
+    """Build a study from these events; see ``_StudyFold``."""
     fold = _StudyFold(created)
     for event in events:
         fold.take(event)
@@ -157,14 +157,14 @@ def _local(time: datetime | None) -> datetime | None:
     return None if time is None else time.astimezone().replace(tzinfo=None)
 
 
-def _attributes(trial: Trial) -> dict[str, object]:
+def _user_attributes(trial: Trial) -> dict[str, object]:
     worker = trial.attempts[-1].worker if trial.attempts else ""
     said = {"trial": trial.id, "status": trial.status.name, "reason": trial.reason, "worker": worker}
     return {f"mqtune.{name}": value for name, value in {**said, "attempts": len(trial.attempts)}.items()}
 
 
 def shown_space(space: Space) -> dict[str, Shown]:
-    """Return a space's domains, without those that Optuna lacks."""
+    """Return a space's domains as Optuna has them, by path. Unsupported domains are left out."""
     shown = {}
     for path, domain in space.domains.items():
         with contextlib.suppress(SpaceError):
@@ -173,13 +173,13 @@ def shown_space(space: Space) -> dict[str, Shown]:
 
 
 def names_of(space: Space, shown: Mapping[str, Shown]) -> dict[str, str]:
-    """Return parameter names: their places in a config.
+    """Return the name of each parameter in the study, by path: the keys to its value in a config.
 
-    Entries with different distributions at one place have their paths instead.
+    Entries of a choice with the same keys but different distributions are named by their paths instead.
     """
     shown_at: defaultdict[str, list[object]] = defaultdict(list)
     for path, domain in shown.items():
-        # A choice and one of its entries may share a place.
+        # A choice and one of its entries may have the same keys.
         shown_at[space.places[path]].append(path if isinstance(space.domains[path], Entries) else domain.distribution)
     same = {place for place, entries in shown_at.items() if all(entry == entries[0] for entry in entries)}
     return {path: place if (place := space.places[path]) in same else path for path in shown}

@@ -1,4 +1,4 @@
-"""An objective's trial in a worker's process. Its calls travel to the driver's study."""
+"""An objective's trial in a worker's process. The driver's study answers its calls."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ except ImportError as error:  # pragma: no cover - the tests have it
 
 #: The adapter's name in an objective's spec.
 ADAPTER: Final = f"{__name__}:as_trainable"
-#: The key of the call in an objective's report.
+#: The key of the called method in an objective's report.
 CALL: Final = "call"
-#: The key of the parameters received since the last report: name, distribution and value of each.
+#: The key of the parameters used since the last report: name, distribution and value of each.
 TOOK: Final = "took"
 #: Calls that wait for an answer.
 ASKED: Final = frozenset({"begin", "suggest", "should_prune", "user_attrs", "system_attrs", "constraints", "study"})
-#: Errors with their own type. Others of the driver become RuntimeError.
+#: Errors of the driver that keep their type. All others become RuntimeError.
 _ERRORS: Final = {kind.__name__: kind for kind in (ValueError, TypeError, KeyError, NotImplementedError)}
 #: The study's attributes that an objective may read.
 STUDY: Final = frozenset({"best_value", "best_values", "best_params", "user_attrs"})
@@ -68,53 +68,53 @@ def _tell(call: str, **arguments: object) -> None:
 
 
 def mark_of(distribution: str) -> int:
-    """Return a short mark for a distribution's text."""
+    """Return a hash of a distribution's text, to compare distributions."""
     return zlib.crc32(distribution.encode())
 
 
 def text_with_tuples(distribution: BaseDistribution) -> str:
-    """Return a distribution as JSON, with tuples marked, which Optuna turns into lists."""
+    """Return a distribution as JSON, with marked tuples. Optuna's own JSON turns them into lists."""
     text = distribution_to_json(distribution)
     if not (
         isinstance(distribution, CategoricalDistribution)
         and any(isinstance(choice, tuple | list) for choice in distribution.choices)
     ):
         return text
-    return json.dumps({**json.loads(text), "choices": [_with_tuples(choice) for choice in distribution.choices]})
+    return json.dumps({**json.loads(text), "choices": [_mark_tuples(choice) for choice in distribution.choices]})
 
 
 def distribution_of(text: str, *, keep_tuples: bool) -> BaseDistribution:
     """Decode ``text_with_tuples``. Without *keep_tuples*, tuples become lists."""
     said = json.loads(text)
     if keep_tuples and "choices" in said:
-        return CategoricalDistribution([_as_told(choice) for choice in said["choices"]])
+        return CategoricalDistribution([_restore_tuples(choice) for choice in said["choices"]])
     return json_to_distribution(text)
 
 
-def _with_tuples(value: object) -> object:
+def _mark_tuples(value: object) -> object:
     match value:
         case tuple():
-            return {"tuple": [_with_tuples(item) for item in value]}
+            return {"tuple": [_mark_tuples(item) for item in value]}
         case list():
-            return [_with_tuples(item) for item in value]
+            return [_mark_tuples(item) for item in value]
         case dict():
-            return {"dict": {key: _with_tuples(item) for key, item in value.items()}}
+            return {"dict": {key: _mark_tuples(item) for key, item in value.items()}}
     return value
 
 
-def _as_told(value: Any) -> Any:
+def _restore_tuples(value: Any) -> Any:
     match value:
         case {"tuple": entries}:
-            return tuple(_as_told(entry) for entry in entries)
+            return tuple(_restore_tuples(entry) for entry in entries)
         case {"dict": entries}:
-            return {key: _as_told(entry) for key, entry in entries.items()}
+            return {key: _restore_tuples(entry) for key, entry in entries.items()}
         case list():
-            return [_as_told(item) for item in value]
+            return [_restore_tuples(item) for item in value]
     return value
 
 
 class StudyView:
-    """An objective's study: names, directions, best results, and ``stop``."""
+    """The study as an objective sees it: name, directions, best results, and ``stop``."""
 
     def __init__(self, name: str, directions: Sequence[str]) -> None:
         self.study_name = name
@@ -132,20 +132,20 @@ class StudyView:
         return self.directions[0]
 
     def stop(self) -> None:
-        """Begin no other trial. Running ones continue."""
+        """Let no further trial begin. Running ones continue."""
         _tell("stop")
 
     def __getattr__(self, name: str) -> object:
         if name in STUDY:
             return _ask("study", name=name)
         raise AttributeError(
-            f"an objective on a worker has no study.{name}: the study is the driver's, and of it there are study_name, "
+            f"an objective on a worker has no study.{name}: the study is in the driver's process; available here are study_name, "
             f"directions, stop(), {', '.join(sorted(STUDY))}"
         )
 
 
 class OwnAttributes:
-    """An objective's ``trial.storage``: its own attributes, for artifacts and terminators."""
+    """An objective's ``trial.storage``: the trial's own attributes, for artifacts and terminators."""
 
     def __init__(self, trial: WorkerTrial, trial_id: int) -> None:
         self._trial, self._id = trial, trial_id
@@ -162,21 +162,21 @@ class OwnAttributes:
     def _own(self, trial_id: int) -> WorkerTrial:
         if trial_id != self._id:
             raise KeyError(
-                f"an objective on a worker has the attributes of its own trial alone, and not of trial id {trial_id}"
+                f"an objective on a worker has only the attributes of its own trial, and not those of trial id {trial_id}"
             )
         return self._trial
 
     def __getattr__(self, name: str) -> object:
         raise AttributeError(
-            f"an objective on a worker has no trial.storage.{name}: the storage is the driver's; there are set_trial_user_attr, "
-            "set_trial_system_attr and get_trial_system_attrs of its own trial"
+            f"an objective on a worker has no trial.storage.{name}: the storage is in the driver's process; available here are "
+            "set_trial_user_attr, set_trial_system_attr and get_trial_system_attrs, for its own trial"
         )
 
 
 class WorkerTrial(Trial):
     """A trial for an objective in a worker's process, used like ``optuna.trial.Trial``.
 
-    It is a subclass only for ``isinstance``: each public method is replaced. ``should_prune`` waits for the driver, as
+    It is a subclass only for ``isinstance``: each public method is replaced. ``should_prune`` waits for the driver. So
     does ``suggest_*`` for parameters that were not prepared. ``report`` and setters of attributes don't wait.
     """
 
@@ -192,9 +192,9 @@ class WorkerTrial(Trial):
         self._params: dict[str, Any] = {}
         self._distributions: dict[str, BaseDistribution] = {}
         self._steps: set[int] = set()
-        #: An earlier attempt's parameters by name: the distribution's mark and the value.
+        #: The parameters of an earlier attempt by name: the distribution's mark and the value of each.
         self._known: dict[str, Sequence[Any]] = dict(begun["known"])
-        #: Prepared parameters, for calls in this order: name, mark and value of each.
+        #: The prepared parameters in the order of the expected calls: name, mark and value of each.
         self._ahead: list[Sequence[Any]] = list(begun["ahead"])
         self._took: list[object] = []
         self.study = StudyView(begun["study"], begun["directions"])
@@ -221,7 +221,7 @@ class WorkerTrial(Trial):
 
     @property
     def user_attrs(self) -> dict[str, Any]:
-        """Its user attributes, including a queued trial's."""
+        """Its user attributes, including those of an enqueued trial."""
         return dict(self._ask("user_attrs"))
 
     @property
@@ -231,7 +231,7 @@ class WorkerTrial(Trial):
 
     @property
     def constraints(self) -> dict[str, float]:
-        """Its constraints set so far."""
+        """The constraints that were set so far."""
         return dict(self._ask("constraints"))
 
     def suggest_float(
@@ -243,7 +243,7 @@ class WorkerTrial(Trial):
         return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Suggest a choice: None, a boolean, number or text."""
+        """Suggest one of *choices*, each of which is None, a boolean, a number or a text."""
         return self._suggest(name, CategoricalDistribution(choices))
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
@@ -258,7 +258,7 @@ class WorkerTrial(Trial):
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
         known = self._distributions.get(name)
         if known is None:
-            chosen = self._chosen(name, distribution)
+            chosen = self._new_value(name, distribution)
             self._distributions[name] = distribution
             self._params[name] = distribution.to_external_repr(chosen)
         elif known != distribution:
@@ -270,7 +270,7 @@ class WorkerTrial(Trial):
             )
         return self._params[name]
 
-    def _chosen(self, name: str, distribution: BaseDistribution) -> float:
+    def _new_value(self, name: str, distribution: BaseDistribution) -> float:
         """Return the internal value of a parameter that is new to this attempt."""
         mark, text = mark_of(distribution_to_json(distribution)), text_with_tuples(distribution)
         known, value = self._known.get(name, (None, 0.0))
@@ -281,28 +281,28 @@ class WorkerTrial(Trial):
             self._took.append([name, text, value])
             if not self._ahead:
                 self._params[name] = distribution.to_external_repr(value)
-                # It usually asks for no more and computes for long. Samplers must know the parameters now.
+                # Usually the objective asks for no more, and computes for long. Samplers should know the parameters now.
                 self.tell(TOOK)
         else:
-            # The prepared parameters don't fit this trial.
+            # The objective asks for other parameters than the previous one.
             self._ahead.clear()
             value = self._ask("suggest", name=name, distribution=text)
             self._took.append([name, text, value])
         return float(value)
 
     def _ask(self, call: str, **arguments: object) -> Any:
-        return _ask(call, **self._taken(), **arguments)
+        return _ask(call, **self._used_parameters(), **arguments)
 
     def tell(self, call: str, **arguments: object) -> None:
-        """Send a call to the driver, with newly received parameters."""
-        _tell(call, **{**self._taken(), **arguments})
+        """Send a call to the driver, with the parameters used since the last one."""
+        _tell(call, **{**self._used_parameters(), **arguments})
 
-    def _taken(self) -> dict[str, object]:
+    def _used_parameters(self) -> dict[str, object]:
         took, self._took = self._took, []
-        return {TOOK: took, PARAMETERS: _shown(self)} if took else {}
+        return {TOOK: took, PARAMETERS: _readable_parameters(self)} if took else {}
 
     def report(self, value: float, step: int) -> None:
-        """Report the objective's value at a step. The first of each step counts."""
+        """Report the objective's value at a step. The first value of each step counts."""
         if len(self.study.directions) > 1:
             raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
         number, at = float(value), int(step)
@@ -319,15 +319,15 @@ class WorkerTrial(Trial):
         return bool(self._ask("should_prune"))
 
     def set_user_attr(self, key: str, value: object) -> None:
-        """Set a plain user attribute. Other values raise TypeError."""
+        """Set a user attribute to a plain value. Other values raise TypeError."""
         self.tell("set_user_attr", key=key, attr=_as_plain(value))
 
     def set_system_attr(self, key: str, value: object) -> None:
-        """Set a plain system attribute. Other values raise TypeError."""
+        """Set a system attribute to a plain value. Other values raise TypeError."""
         self.tell("set_system_attr", key=key, attr=_as_plain(value))
 
     def set_constraint(self, key: str, value: float) -> None:
-        """Set a constraint, which holds at 0 and below. It needs Optuna 5."""
+        """Set the value of a constraint, which is satisfied at 0 and below. It needs Optuna 5."""
         if not hasattr(Trial, "set_constraint"):
             raise AttributeError("set_constraint: this version of Optuna has no constraints of trials; Optuna 5 has")
         self.tell("set_constraint", key=key, attr=float(value))
@@ -339,17 +339,17 @@ def as_trainable(objective: Callable[[Trial], object]) -> Callable[[Config], Non
 
     def run(_: Config) -> None:
         begun = _ask("begin")
-        # An earlier attempt has ended, but its worker died before reporting it.
+        # The trial has ended in an earlier attempt, but the worker died before it reported that.
         if begun is None:
             return
         trial = WorkerTrial(begun)
         try:
             value = objective(trial)
         except TrialPruned as pruned:
-            trial.tell("end", state="PRUNED", reason=str(pruned), **{PARAMETERS: _shown(trial)})
+            trial.tell("end", state="PRUNED", reason=str(pruned), **{PARAMETERS: _readable_parameters(trial)})
         except Exception as error:
             kinds = [name_of(kind, objective) for kind in type(error).__mro__]
-            trial.tell("end", state="FAIL", kinds=kinds, **{PARAMETERS: _shown(trial)})
+            trial.tell("end", state="FAIL", kinds=kinds, **{PARAMETERS: _readable_parameters(trial)})
             raise
         else:
             _end(trial, value)
@@ -363,11 +363,11 @@ def _end(trial: WorkerTrial, value: object) -> None:
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     numbers = [_as_number(number) for number in values]
     only = {"value": numbers[0]} if len(numbers) == 1 and isinstance(numbers[0], float) else {}
-    trial.tell("end", state="", values=numbers, **{PARAMETERS: _shown(trial)}, **only)
+    trial.tell("end", state="", values=numbers, **{PARAMETERS: _readable_parameters(trial)}, **only)
 
 
 def _as_number(value: Any) -> float | str | None:
-    """Return a value as float, or as text if that fails."""
+    """Return a value as a float, as text if that fails, or None for None."""
     if value is None:
         return None
     with contextlib.suppress(TypeError, ValueError):
@@ -376,9 +376,9 @@ def _as_number(value: Any) -> float | str | None:
 
 
 def _as_plain(value: object) -> object:
-    """Return an attribute in plain form, an array as a list.
+    """Return an attribute as a plain value, an array as a list.
 
-    An objective could not catch the study's refusal.
+    It is checked here, since an objective could not catch a later error of the study.
 
     Raises:
         TypeError: JSON can't represent it.
@@ -390,7 +390,7 @@ def _as_plain(value: object) -> object:
     return plain
 
 
-def _shown(trial: WorkerTrial) -> dict[str, object]:
-    """Return the parameters in readable form."""
+def _readable_parameters(trial: WorkerTrial) -> dict[str, object]:
+    """Return a trial's parameters as JSON values, with the text of other values."""
     shown: dict[str, object] = json.loads(json.dumps(trial.params, default=repr))
     return shown

@@ -1,4 +1,4 @@
-"""Importer of Ray Tune's result folders. It works without Ray."""
+"""Importer of Ray Tune's result folders. It needs no Ray."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqtune.extend import Body, ConfigurationError, Foreign, ForeignTrial, Metri
 _RESULTS: Final = "result.json"
 _PARAMS: Final = "params.json"
 _ERROR: Final = "error.txt"
-#: Ray's own keys in reports, without those shared with mqtune.
+#: The keys in reports that are Ray's own, and not mqtune's too.
 _RAYS_OWN: Final = frozenset(
     {
         *("timestamp", "checkpoint_dir_name", "done", "trial_id", "date", "pid", "hostname", "node_ip", "config"),
@@ -34,8 +34,8 @@ def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: A
     """Return an experiment of Ray Tune. Unfinished trials count as stopped early.
 
     Args:
-        source: its folder.
-        metric: the optimised metric; empty for its Tuner's.
+        source: the experiment's folder.
+        metric: the optimised metric; if empty, the metric of Ray's Tuner.
         mode: "min" or "max".
         study: ignored.
 
@@ -43,21 +43,23 @@ def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: A
         ConfigurationError: the metric or mode is unknown, or a file is unreadable.
     """
     path = Path(source)
-    state = _state(path)
+    state = _read_state(path)
     metric = metric or str(state.get("runner_data", {}).get("_metric") or "")
     if not metric or not mode:
-        raise ConfigurationError(f"what {path} optimises is not in it: give --metric NAME --mode min, or max")
+        raise ConfigurationError(
+            f"{path} does not say what it optimises: give --metric NAME, and --mode min or --mode max"
+        )
     statuses = dict(map(_status, state.get("trial_data", [])))
-    trials = [_trial(folder.parent, statuses) for folder in sorted(path.glob(f"*/{_PARAMS}"))]
+    trials = [_read_trial(folder.parent, statuses) for folder in sorted(path.glob(f"*/{_PARAMS}"))]
     return Foreign("ray", path.name, metric, mode, trials)
 
 
-def _state(path: Path) -> Body:
+def _read_state(path: Path) -> Body:
     saved = sorted(path.glob("experiment_state-*.json"))
-    return _json(saved[-1]) if saved else {}
+    return _read_json(saved[-1]) if saved else {}
 
 
-def _json(path: Path) -> Body:
+def _read_json(path: Path) -> Body:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (TypeError, ValueError, OSError) as error:
@@ -71,17 +73,17 @@ def _status(data: object) -> tuple[str, str]:
     return "", ""
 
 
-def _trial(folder: Path, statuses: Mapping[str, str]) -> ForeignTrial:
-    lines = [*_lines(folder / _RESULTS)]
+def _read_trial(folder: Path, statuses: Mapping[str, str]) -> ForeignTrial:
+    lines = [*_read_lines(folder / _RESULTS)]
     id_ = next((str(line["trial_id"]) for line in lines if "trial_id" in line), "")
     if not id_:
-        # Ids end with a number without a fixed width, so one may begin with another.
+        # One id may be the beginning of another, as ids end with a number of any width.
         id_ = max((trial for trial in statuses if trial in folder.name), key=len, default="")
     status, reason = _end_of(folder, lines, statuses.get(id_, ""))
     host = str(lines[0].get("hostname", "")) if lines else ""
     reports = [(float(line.get("timestamp", 0)), _metrics(line)) for line in lines]
     began = reports[0][0] - float(lines[0].get("time_total_s", 0)) if reports else (folder / _PARAMS).stat().st_mtime
-    return ForeignTrial(_json(folder / _PARAMS), reports, status, reason, began, host)
+    return ForeignTrial(_read_json(folder / _PARAMS), reports, status, reason, began, host)
 
 
 def _end_of(folder: Path, lines: list[Body], status: str) -> tuple[TrialStatus, str]:
@@ -94,7 +96,7 @@ def _end_of(folder: Path, lines: list[Body], status: str) -> tuple[TrialStatus, 
     return (known, "") if known is not None else (TrialStatus.EARLY_STOPPED, "it had not ended")
 
 
-def _lines(path: Path) -> Iterator[Body]:
+def _read_lines(path: Path) -> Iterator[Body]:
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as file:

@@ -31,11 +31,12 @@ class Storage(Protocol):
 class Rounds:
     """Fits an estimator in rounds, and reports its scores after each.
 
-    A trial with a checkpoint continues with the next round and the given estimator's parameters.
+    A trial with a checkpoint continues with the next round, and with the given estimator's parameters.
 
     Args:
         validation: features and targets for scoring.
-        scoring: as in ``cross_validate``. The metric has the given name, or else ``score``; several scores keep theirs.
+        scoring: as in ``cross_validate``. If it is a name, the metric has that name, and else ``score``. Several scores
+            keep their names.
         checkpoint_every: save a checkpoint with every n-th report; 0 saves only on request.
         storage: ``joblib``, which unpickles and so trusts the store, or any object with its ``dump`` and ``load``.
             Without it nothing is saved.
@@ -63,7 +64,10 @@ class Rounds:
     def partial_fit(
         self, estimator: BaseEstimator, features: object, targets: object, *, rounds: int, **parameters: object
     ) -> BaseEstimator:
-        """Call ``estimator.partial_fit`` with all data each round. Return the estimator."""
+        """Call ``estimator.partial_fit`` with all data in each round. Return the fitted estimator.
+
+        A trial with a checkpoint continues with the checkpoint's estimator, and returns that.
+        """
 
         def fit(fitted: BaseEstimator, _: int) -> None:
             fitted.partial_fit(features, targets, **parameters)
@@ -76,10 +80,10 @@ class Rounds:
         """Call ``estimator.fit`` with a warm start for each of *steps*. Return the estimator.
 
         Args:
-            estimator: has the parameter ``warm_start``.
+            estimator: an estimator with the parameter ``warm_start``.
             features: the training data.
             targets: its targets.
-            steps: parameters set before each fit, such as ``[{"n_estimators": 10}, {"n_estimators": 20}]``.
+            steps: the parameters to set before each fit, such as ``[{"n_estimators": 10}, {"n_estimators": 20}]``.
         """
         estimator.set_params(warm_start=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from inspect import signature
@@ -36,7 +36,11 @@ from mqtune.extend import (
     is_number,
     parameter,
 )
-from mqtune.integrations.syne_tune_backend import MqtuneBackend as MqtuneBackend  # noqa: PLC0414 - this module's too
+from mqtune.integrations.syne_tune_backend import (
+    TIME_NAMES,
+    MqtuneBackend as MqtuneBackend,  # noqa: PLC0414 - this module's too
+    attributes_of,
+)
 from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_name
 from mqtune.schedulers import Action, Decision, Fork, Release, Resume, Scheduler, Start, Wait
 from mqtune.search import WAIT, Searcher
@@ -49,12 +53,11 @@ except ImportError as error:  # pragma: no cover - the tests are skipped without
     raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
 _Answer = Start | Resume | Fork | Release | Wait
-#: Types of options that Syne Tune's models accept, if all have the same.
+#: The types of options that Syne Tune's models accept, if all options of a choice have the same type.
 _PLAIN: Final = (str, int, float, bool)
-#: Seconds in all for asking again on resume. An earlier driver loses its lock after 20.
+#: How long a resumed driver asks the searcher again, in seconds. An earlier driver loses its lock after 20.
 _REPLAY_S: Final = 10.0
-#: Scheduler attributes with the key of the time, and its end.
-_TIME_NAMES: Final = ("time_attr", "resource_attr", "_resource_attr")
+#: The attributes of Syne Tune's schedulers with the time at which trials end.
 _END_NAMES: Final = ("max_t", "max_resource_level")
 
 
@@ -62,11 +65,11 @@ def config_space(space: Space | dict[str, object]) -> dict[str, Any]:
     """Return a Tuner's space as the config space of a Syne Tune scheduler.
 
     Nested keys are joined by ``/``. Some domains change their form, which matters for ``points_to_evaluate``: multiples
-    of q become numbers of steps; ordinals and mixed choices become positions from 0; a normal distribution becomes the
-    share below a value. Constants are kept. ``sample_from`` is left out, as mqtune computes it.
+    of q become numbers of steps; ordinals and mixed choices become positions from 0; a value of a normal distribution
+    becomes the probability of smaller values. Constants are kept. ``sample_from`` is left out, as mqtune computes it.
 
     Raises:
-        ConfigurationError: it has conditions, a constraint, or a user-defined domain.
+        ConfigurationError: the space has conditions, a constraint, or a user-defined domain.
     """
     whole = space if isinstance(space, Space) else Space(space)
     described: dict[str, Any] = whole.describe()
@@ -78,7 +81,7 @@ def _parameters(space: Space) -> dict[str, Parameter]:
     lacks = "conditions" if space.has_conditions else space.constraint and "a constraint"
     if lacks:
         raise ConfigurationError(
-            f"SyneTuneScheduler: the space has {lacks}, which Syne Tune has not; OptunaSearcher takes it"
+            f"SyneTuneScheduler: the space has {lacks}, which Syne Tune does not support; OptunaSearcher does"
         )
     return {path: _parameter(domain) for path, domain in space.domains.items()}
 
@@ -87,28 +90,28 @@ def _parameter(domain: Domain) -> Parameter:
     if isinstance(domain, ReverseInterval):
         return interval(domain)
     known = parameter("SyneTuneScheduler", "Syne Tune", domain)
-    if (kind := _plain(domain)) is not None:
+    if (kind := _plain_type(domain)) is not None:
         return replace(known, to_value=kind, to_param=kind)
     return known
 
 
 def _domains(space: Space, parameters: dict[str, Parameter]) -> dict[str, Any]:
-    return {path: _theirs(domain, parameters[path]) for path, domain in space.domains.items()}
+    return {path: _their_domain(domain, parameters[path]) for path, domain in space.domains.items()}
 
 
-def _theirs(domain: Domain, known: Parameter) -> Any:
+def _their_domain(domain: Domain, known: Parameter) -> Any:
     if known.kind is Kind.INTERVAL:
         new = st.loguniform if known.log else st.uniform
         return (st.reverseloguniform if isinstance(domain, ReverseInterval) else new)(known.low, known.high)
     if known.kind is Kind.UNORDERED:
-        if isinstance(domain, Choice) and _plain(domain):
+        if isinstance(domain, Choice) and _plain_type(domain):
             return st.choice(list(domain.options))
         return st.choice([*range(known.high + 1)])
     return (st.lograndint if known.log else st.randint)(known.low, known.high)
 
 
-def _plain(domain: Domain) -> type | None:
-    """Return the type of a choice's options, if Syne Tune's models accept them."""
+def _plain_type(domain: Domain) -> type | None:
+    """Return the type of a choice's options if Syne Tune's models accept it, or None."""
     if not isinstance(domain, Choice) or isinstance(domain, Ordinal):
         return None
     kind = type(domain.options[0])
@@ -117,7 +120,7 @@ def _plain(domain: Domain) -> type | None:
 
 @dataclass(slots=True)
 class _Suggestion:
-    """A new trial, perhaps with another's checkpoint, or a resume."""
+    """A suggestion of Syne Tune: a new trial, perhaps with another's checkpoint, or a resume."""
 
     number: int
     is_new: bool
@@ -130,10 +133,10 @@ class _OpenTrial:
     """An unfinished trial, as Syne Tune knows it."""
 
     theirs: TheirTrial
-    #: The time and metrics of its last report.
+    #: The time and the metrics of the last report that Syne Tune has got.
     time: float = -math.inf
     told: dict[str, Any] = field(default_factory=dict)
-    #: Remains in force until the trial resumes.
+    #: Syne Tune's decision, which stays until the trial resumes.
     decision: Decision = CONTINUE
     #: The trial's checkpoint at the decision.
     checkpoint: CheckpointId | None = None
@@ -152,28 +155,30 @@ class SyneTuneScheduler(Scheduler):
     except:
 
     - *Repeated reports*, after a loss or from an older checkpoint, are skipped.
-    - *Reports without the metric* are skipped. NaN or infinity stops the trial, as failed in Syne Tune, whose models
-      can't use it.
+    - *Reports without the metric* are skipped. NaN or infinity stops the trial, which counts as failed in Syne Tune,
+      since its models can't use it.
     - *At the end of its time* (``max_t``) a trial is completed, not stopped.
-    - *A paused trial* resumes from its checkpoint at the decision. If a person resumes it, it runs without Syne Tune.
-    - *A trial added by a person* is known like its own.
-    - *The end*: when no new trial can start, only resumes and copies (PBT) are requested. When nothing runs and none
-      comes, paused trials are stopped early.
+    - *A paused trial* resumes from the checkpoint that it had at the decision. If a person resumes it, it runs without
+      Syne Tune.
+    - *A trial added by a person* counts like a trial that Syne Tune has suggested.
+    - *The end*: when no new trial can start, only resumes and copies (PBT) are requested. When nothing runs and no
+      suggestion comes, paused trials are stopped early.
 
     **Replay.** A resumed driver repeats the calls, and replaces suggestions by the journal's configs. A scheduler with
-    ``random_seed`` then continues as without the break, though HyperTune and DyHPO may decide otherwise. Others forget
-    nothing. Suggestions are repeated for 10 seconds in all; after that, a slow model learns from the journal alone.
+    ``random_seed`` then continues as without the interruption, though HyperTune and DyHPO may decide otherwise. Others
+    keep all that they have learnt. Suggestions are repeated for 10 seconds in all. After that, a slow model learns from
+    the journal alone.
 
     **Cost.** In real time the scheduler's searcher works in a thread, so only slots wait for a config. Random
     searchers, and those with other duties (HyperTune, DyHPO), work in the driver's loop.
 
-    Works with Syne Tune 0.13 to 0.16. At the end, synchronous Hyperband counts empty places as failed trials.
+    Works with Syne Tune 0.13 to 0.16. At the end, synchronous Hyperband counts empty places of a rung as failed trials.
 
     Args:
         scheduler: a new scheduler of Syne Tune, made with ``config_space(space)`` of the Tuner's space.
 
     Raises:
-        ConfigurationError: *scheduler* is not one.
+        ConfigurationError: *scheduler* is not a scheduler of Syne Tune.
     """
 
     kind = "syne_tune"
@@ -184,42 +189,35 @@ class SyneTuneScheduler(Scheduler):
             raise ConfigurationError(f"SyneTuneScheduler: scheduler={scheduler!r:.80} is not a scheduler of Syne Tune")
         self._scheduler = scheduler
         self._takes_number = "trial_id" in signature(scheduler.suggest).parameters
-        self._time = next(self._attributes(*_TIME_NAMES), "")
-        self._end = next(self._attributes(*_END_NAMES), math.inf)
+        self._time = next(attributes_of(scheduler, *TIME_NAMES), "")
+        self._end = next(attributes_of(scheduler, *_END_NAMES), math.inf)
         self.searcher = _Suggestions(self)
         self._progress: dict[TrialId, _OpenTrial] = {}
         #: Every trial by Syne Tune's number, from 0.
         self._trials: dict[int, Trial] = {}
         self._next = 0
-        #: Not queued yet, oldest first.
+        #: Suggestions whose attempts are not queued yet, oldest first.
         self._suggested: list[_Suggestion] = []
         #: Whether anything has happened since the last empty suggestion.
         self._is_news = True
         self._may_start = True
-        #: A known config to suggest, and whether to ask the searcher nevertheless.
+        #: The config that the searcher must suggest, and whether to ask it nevertheless, so that its state changes.
         self._given: dict[str, Any] | None = None
         self._asks_again = False
         self._replay_s = 0.0
-        #: The scheduler's searcher, if in a thread.
+        #: The scheduler's searcher, if it works in a thread.
         self._slow: SlowSearcher | None = None
         self._steer_searcher()
 
-    def _attributes(self, *names: str) -> Iterator[Any]:
-        """Yield these attributes of the scheduler and of those it wraps."""
-        owner = self._scheduler
-        while owner is not None:
-            yield from (attribute for name in names if (attribute := getattr(owner, name, None)) is not None)
-            owner = getattr(owner, "scheduler", None)
-
     def _steer_searcher(self) -> None:
-        """Make the scheduler's searcher suggest known configs."""
-        for searcher in self._attributes("searcher"):
+        """Replace the searcher's suggesting method by a method that can return known configs."""
+        for searcher in attributes_of(self._scheduler, "searcher"):
             name = suggest_name(searcher)
             self._own_suggest = getattr(searcher, name)
-            setattr(searcher, name, self._steered(self._own_suggest))
+            setattr(searcher, name, self._steered_suggest(self._own_suggest))
             return
 
-    def _steered(self, suggest: Callable[..., dict[str, Any] | None]) -> Callable[..., dict[str, Any] | None]:
+    def _steered_suggest(self, suggest: Callable[..., dict[str, Any] | None]) -> Callable[..., dict[str, Any] | None]:
         def steered(*arguments: Any, **options: Any) -> dict[str, Any] | None:
             if self._given is None and self._may_start and (self._slow is None or self._slow.has_answer):
                 return (self._slow.answer if self._slow else suggest)(*arguments, **options)
@@ -237,8 +235,8 @@ class SyneTuneScheduler(Scheduler):
         return steered
 
     def decide_in_background(self) -> None:
-        """Move the scheduler's searcher, unless quick, to a thread."""
-        for searcher in self._attributes("searcher"):
+        """Run the scheduler's searcher in a thread, unless it is quick."""
+        for searcher in attributes_of(self._scheduler, "searcher"):
             if not is_quick(searcher):
                 self._slow = SlowSearcher(self._scheduler, searcher, self._own_suggest)
                 self.background = self._slow.background
@@ -257,7 +255,7 @@ class SyneTuneScheduler(Scheduler):
         """
         self._space, self._parameters = space, _parameters(space)
         own = _domains(space, self._parameters)
-        theirs = next(self._attributes("config_space"), own)
+        theirs = next(attributes_of(self._scheduler, "config_space"), own)
         chosen = {key: domain for key, domain in theirs.items() if isinstance(domain, st.Domain)}
         differing = sorted(key for key in own.keys() | chosen.keys() if own.get(key) != chosen.get(key))
         if differing:
@@ -267,10 +265,10 @@ class SyneTuneScheduler(Scheduler):
             )
 
     def bind(self, metric: str, mode: str) -> None:
-        """Check that the scheduler uses the experiment's metric and mode.
+        """Check that the scheduler optimises the experiment's metric and mode.
 
         Raises:
-            ConfigurationError: it uses others, or is bound already.
+            ConfigurationError: it optimises others, or is bound already.
         """
         names, modes = (_as_list(ask()) for ask in (self._scheduler.metric_names, self._scheduler.metric_mode))
         known = dict(zip(names, modes * len(names) if len(modes) == 1 else modes, strict=True))
@@ -297,7 +295,7 @@ class SyneTuneScheduler(Scheduler):
         if not all(map(is_number, values)) or (self._time and (reached is None or reached <= progress.time)):
             return CONTINUE
         # Without an end or pause, a report changes nothing while the searcher works. Asking copies the scheduler.
-        self._is_news = self._is_news or not (self._slow and self._slow.is_pondering)
+        self._is_news = self._is_news or not (self._slow and self._slow.is_computing)
         if not all(map(math.isfinite, values)):
             self._is_news = True
             progress.has_diverged = True
@@ -326,7 +324,7 @@ class SyneTuneScheduler(Scheduler):
         self._is_news = self._progress[trial.id].is_paused = True
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Report an end that Syne Tune has not decided itself."""
+        """Report the end to Syne Tune, unless that has decided on it."""
         self._is_news = True
         progress = self._progress.pop(trial.id)
         self._suggested = [
@@ -342,39 +340,45 @@ class SyneTuneScheduler(Scheduler):
             self._scheduler.on_trial_error(progress.theirs)
 
     def choose(self, *, can_start: bool) -> _Answer:
-        """Return Syne Tune's suggestion. It is asked again once that is queued."""
+        """Return the next action that Syne Tune suggests.
+
+        It is returned again until its attempt is queued.
+        """
         while True:
-            self._suggested = [suggested for suggested in self._suggested if self._can_be(suggested)]
+            self._suggested = [suggested for suggested in self._suggested if self._is_possible(suggested)]
             for suggestion in self._suggested:
-                choice = self._choice(suggestion, can_start=can_start)
+                choice = self._action_for(suggestion, can_start=can_start)
                 if choice is not None:
                     return choice
-            if self._is_news or (can_start and not (self._slow and self._slow.is_pondering)):
+            if self._is_news or (can_start and not (self._slow and self._slow.is_computing)):
                 self._is_news = False
-                if self._ask(may_start=can_start):
+                if self._ask_scheduler(may_start=can_start):
                     continue
-            return Start() if can_start else self._leftover()
+            return Start() if can_start else self._release_or_wait()
 
-    def _can_be(self, suggestion: _Suggestion) -> bool:
-        """Return whether a copy's source has state. PBT since 0.14 also copies failed trials."""
+    def _is_possible(self, suggestion: _Suggestion) -> bool:
+        """Return whether a suggestion can be carried out: a copy's source has or may get a checkpoint.
+
+        PBT since 0.14 also copies failed trials.
+        """
         source = None if suggestion.source is None else self._trials[suggestion.source]
         return source is None or bool(source.checkpoint) or not source.status.is_terminal
 
-    def _choice(self, suggestion: _Suggestion, *, can_start: bool) -> _Answer | None:
+    def _action_for(self, suggestion: _Suggestion, *, can_start: bool) -> _Answer | None:
         config = suggestion.config
         if not suggestion.is_new:
             trial = self._trials[suggestion.number].id
             progress = self._progress[trial]
             if not progress.is_paused:
-                return Wait(f"trial {trial} goes on as soon as it is paused")
+                return Wait(f"trial {trial} resumes as soon as it is paused")
             return Resume(trial, f"{self._name} resumes it", config, checkpoint=progress.checkpoint or CheckpointId(""))
         if suggestion.source is not None and config is not None:
             source = self._trials[suggestion.source].id
             return Fork(source, config, f"{self._name} copies trial {source}")
         return Start() if can_start else None
 
-    def _leftover(self) -> _Answer:
-        """Return a release if no paused trial can be resumed any more."""
+    def _release_or_wait(self) -> _Answer:
+        """Release a paused trial if only paused trials are left. Otherwise wait."""
         paused = [
             id_ for id_, progress in self._progress.items() if progress.is_paused and progress.decision is not CONTINUE
         ]
@@ -383,18 +387,24 @@ class SyneTuneScheduler(Scheduler):
         return Wait(f"no new trial can start, and {self._name} resumes none")
 
     def suggest(self) -> Suggestion:
-        """Return a new trial's config: WAIT while it is computed, None after the last one."""
+        """Return the config of a new trial. Return WAIT while it is computed, and None after the last."""
         if self._slow is None and not any(map(_is_plain_start, self._suggested)):
-            self._ask(may_start=True)
+            self._ask_scheduler(may_start=True)
         later = WAIT if self._slow and self._slow.is_asked else None
         return next((suggested.config for suggested in self._suggested if _is_plain_start(suggested)), later)
 
-    def _ask(
+    def _ask_scheduler(
         self, *, may_start: bool = True, given: Config | None = None, asks_again: bool = False
     ) -> _Suggestion | None:
-        """Ask Syne Tune once, and keep its suggestion."""
+        """Ask Syne Tune for one suggestion, keep it, and return it.
+
+        Args:
+            may_start: whether a new trial may be suggested.
+            given: the config that must be suggested; None for any.
+            asks_again: whether to ask the searcher, too, though the config is given.
+        """
         numbers = [self._next] if self._takes_number else []
-        if may_start and given is None and self._waits(numbers):
+        if may_start and given is None and self._waits_for_searcher(numbers):
             return None
         self._may_start, self._asks_again = may_start, asks_again
         self._given = None if given is None else {key: self._flat(given)[key] for key in self._parameters}
@@ -413,16 +423,16 @@ class SyneTuneScheduler(Scheduler):
         elif self._trials[answer.checkpoint_trial_id].id in self._progress:
             suggestion = _Suggestion(answer.checkpoint_trial_id, False, config)
         else:
-            # It has ended meanwhile, so nothing must wait for it.
+            # The trial to resume has ended meanwhile, so ask for another suggestion.
             self._scheduler.on_trial_error(TheirTrial(answer.checkpoint_trial_id, {}, datetime.now(UTC)))
-            return self._ask(may_start=may_start, given=given, asks_again=asks_again)
+            return self._ask_scheduler(may_start=may_start, given=given, asks_again=asks_again)
         self._suggested.append(suggestion)
         return suggestion
 
-    def _waits(self, numbers: list[int]) -> bool:
-        """Return whether the suggestion waits for a searcher's thread.
+    def _waits_for_searcher(self, numbers: list[int]) -> bool:
+        """Return whether a suggestion must wait for the searcher's thread.
 
-        The first one initialises the searcher, and never waits.
+        The first suggestion initialises the searcher, and never waits.
         """
         if self._slow is None or self._next == 0:
             return False
@@ -432,7 +442,7 @@ class SyneTuneScheduler(Scheduler):
         return is_ready is False
 
     def _flat(self, config: Config) -> dict[str, Any]:
-        """Return a config in Syne Tune's form."""
+        """Return a config in Syne Tune's form, by path."""
         values = self._space.values(config)
         return values | {path: parameter.to_param(values[path]) for path, parameter in self._parameters.items()}
 
@@ -442,15 +452,18 @@ class SyneTuneScheduler(Scheduler):
         )
 
     def queued(self, trial: Trial, *, was_suggested: bool) -> None:
-        """Record a queued attempt. *was_suggested*: an earlier driver got it from Syne Tune."""
+        """Record a queued attempt.
+
+        *was_suggested* says whether an earlier driver got its config from Syne Tune.
+        """
         progress = self._progress.get(trial.id)
         if progress is None:
-            self._begin(trial, was_suggested=was_suggested)
+            self._add_trial(trial, was_suggested=was_suggested)
         elif progress.is_paused:
-            self._go_on(trial, progress)
+            self._resume(trial, progress)
 
-    def _begin(self, trial: Trial, *, was_suggested: bool) -> None:
-        """Add a new trial, which is suggested now if not before."""
+    def _add_trial(self, trial: Trial, *, was_suggested: bool) -> None:
+        """Add a new trial to Syne Tune. If it is not a current suggestion, have it suggested first."""
         parent = trial.attempt.source
         source = next((number for number, known in self._trials.items() if known.id == parent), None)
         wanted = fingerprint(trial.config)
@@ -463,9 +476,9 @@ class SyneTuneScheduler(Scheduler):
             None,
         )
         if suggestion is None:
-            suggestion = self._ask(given=trial.config, asks_again=was_suggested)
+            suggestion = self._ask_scheduler(given=trial.config, asks_again=was_suggested)
             while suggestion is not None and not (suggestion.is_new and suggestion.source in (None, source)):
-                suggestion = self._ask(given=trial.config, asks_again=was_suggested)
+                suggestion = self._ask_scheduler(given=trial.config, asks_again=was_suggested)
         if suggestion is not None:
             self._suggested.remove(suggestion)
         number = self._new_number() if suggestion is None else suggestion.number
@@ -474,28 +487,28 @@ class SyneTuneScheduler(Scheduler):
         self._progress[trial.id] = _OpenTrial(theirs)
         self._scheduler.on_trial_add(theirs)
         if self._slow and self._slow.is_worth_prefetching:
-            self._waits([self._next] if self._takes_number else [])
+            self._waits_for_searcher([self._next] if self._takes_number else [])
 
     def _new_number(self) -> int:
         self._next += 1
         return self._next - 1
 
-    def _go_on(self, trial: Trial, progress: _OpenTrial) -> None:
-        """Resume a paused trial, by a suggestion or a person's request."""
+    def _resume(self, trial: Trial, progress: _OpenTrial) -> None:
+        """Resume a paused trial in Syne Tune, if that has suggested it. A person may have resumed it."""
         progress.is_paused = False
         if progress.decision is CONTINUE:
             return
         progress.decision, number = CONTINUE, progress.theirs.trial_id
         while not any(not suggested.is_new and suggested.number == number for suggested in self._suggested):
-            if self._ask(may_start=False) is None:
-                # Later reports are not passed on.
+            if self._ask_scheduler(may_start=False) is None:
+                # Syne Tune gets none of its further reports.
                 progress.time = math.inf
                 return
         self._suggested = [suggested for suggested in self._suggested if suggested.is_new or suggested.number != number]
         progress.theirs.config = self._flat(trial.config)
 
     def describe(self) -> Description:
-        """Return only the scheduler's class."""
+        """Return the scheduler's class. A definition can't have more of it."""
         return {self.role: self.kind, "of": self._name}
 
     @classmethod
@@ -512,7 +525,7 @@ class SyneTuneScheduler(Scheduler):
 
 
 class _Suggestions(Searcher):
-    """The scheduler's searcher."""
+    """The searcher that goes with the scheduler."""
 
     takes_several = True
     adaptive = True
@@ -525,7 +538,7 @@ class _Suggestions(Searcher):
         return self._scheduler.suggest()
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Return *config*, which is suggested when its trial is queued."""
+        """Return *config*. Syne Tune suggests it when its trial is queued."""
         self._was_suggested = True
         return config
 

@@ -1,4 +1,4 @@
-"""Syne Tune's result folders. It works without Syne Tune."""
+"""Importer and exporter of Syne Tune's result folders. It needs no Syne Tune."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from mqtune.extend import (
 
 _METADATA: Final = "metadata.json"
 _TABLE: Final = "results.csv"
-#: Syne Tune's decision on a trial's last report.
+#: Syne Tune's decision on the last report of a trial with this status.
 _DECISIONS: Final = {TrialStatus.EARLY_STOPPED: "STOP", TrialStatus.PAUSED: "PAUSE"}
 
 
 def export(results: Results, path: Path) -> None:
     """Write an experiment for Syne Tune's ``load_experiment``, without late reports.
 
-    Trials count from 0 there.
+    There, trials count from 0.
 
     Raises:
         ConfigurationError: the path exists.
@@ -98,12 +98,12 @@ def recognizes(source: str) -> bool:
 
 
 def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: ARG001 - importers are called alike
-    """Return an experiment of Syne Tune. Trials paused last count as stopped early.
+    """Return an experiment of Syne Tune. Trials that were paused at the end count as stopped early.
 
     Args:
-        source: its folder.
-        metric: the optimised metric; empty for the folder's.
-        mode: "min" or "max"; likewise.
+        source: the experiment's folder.
+        metric: the optimised metric; if empty, the folder's.
+        mode: "min" or "max"; if empty, the folder's.
         study: ignored.
 
     Raises:
@@ -119,7 +119,9 @@ def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: A
     metrics: str | list[str] = metric or (names[0] if isinstance(names, list) and len(names) == 1 else names) or ""
     mode_ = mode or (modes[0] if isinstance(modes, list) and len(modes) == 1 else modes) or ""
     if not metrics or not mode_:
-        raise ConfigurationError(f"what {path} optimises is not in it: give --metric NAME --mode min, or max")
+        raise ConfigurationError(
+            f"{path} does not say what it optimises: give --metric NAME, and --mode min or --mode max"
+        )
     began = float(metadata.get("st_tuner_start_timestamp") or metadata.get("st_tuner_creation_timestamp") or 0)
     by_trial: dict[str, list[dict[str, str]]] = {}
     for row in rows:

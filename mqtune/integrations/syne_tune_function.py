@@ -1,4 +1,4 @@
-"""A function for Syne Tune's ``PythonBackend`` as a trainable."""
+"""Runs a function for Syne Tune's ``PythonBackend`` as a trainable."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ADAPTER: Final = f"{__name__}:as_trainable"
 
 @adapter
 def as_trainable(tune_function: Callable[..., object]) -> Callable[[Config], None]:
-    """Wrap a function of keywords, which reports by ``Reporter``, as a trainable."""
-    # Only in this trainable's process, where nobody reads printed reports.
+    """Wrap a function that takes keywords and reports by ``Reporter`` as a trainable."""
+    # This affects only this trainable's process, where nobody reads printed reports.
     Reporter.__call__ = _report
 
     def run(config: Config) -> None:

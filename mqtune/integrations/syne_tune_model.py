@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 from mqtune.extend import BackgroundDecisions
 
-#: Slower suggestions, in seconds, are prefetched.
+#: If a suggestion takes longer, in seconds, the next one is computed in advance.
 _SLOW_S: Final = 0.1
-#: Suggesting methods up to 0.13, and since.
+#: The name of the suggesting method up to Syne Tune 0.13, and since.
 _SUGGEST: Final = ("get_config", "suggest")
-#: Calls to a searcher that have no answer.
+#: The methods of a searcher that return nothing.
 _TOLD: Final = (
     "register_pending",
     "cleanup_pending",
@@ -26,9 +26,9 @@ _TOLD: Final = (
     "on_trial_complete",
     "on_trial_error",
 )
-#: Readable attributes, which no model changes.
+#: The attributes of a searcher that may be read at any time, as no model changes them.
 _FIXED: Final = ("debug_log", "config_space")
-#: Searchers that are faster than a thread.
+#: The searchers that need no thread, as they are quick.
 _QUICK: Final = ("RandomSearcher", "GridSearcher", "MultiObjectiveRandomSearcher")
 
 
@@ -36,17 +36,17 @@ Flat = dict[str, object]
 
 
 class _Suggests(Protocol):
-    """A scheduler of Syne Tune, or a copy."""
+    """A scheduler of Syne Tune, or a copy of one."""
 
     def suggest(self, *number: int) -> object:
         """Return the next suggestion."""
 
 
-class _Asked(Exception):
+class _ConfigWanted(Exception):
     """A scheduler's copy has asked for a config."""
 
 
-class _Answers(Exception):
+class _OtherAnswerWanted(Exception):
     """A scheduler's copy needs something else of its searcher."""
 
 
@@ -54,39 +54,40 @@ class SlowSearcher:
     """Runs a scheduler's searcher in a thread, so that neither scheduler nor driver waits.
 
     Only the driver calls the scheduler, whose calls to the searcher are queued for the thread in order. Before each
-    suggestion, a copy of the scheduler with a probe as its searcher is asked. If it wants a config, the searcher
-    computes one, and then the scheduler itself is asked. It thus passes through the same states as in a replay. Until
-    the first config is wanted, all calls are made in the driver's thread.
+    suggestion, a copy of the scheduler is asked first, with a probe in place of the searcher. If the copy wants a
+    config from the probe, the searcher computes one in the thread. Only then the scheduler itself is asked. So it
+    passes through the same states as in a replay. Until the first config is wanted, all calls are made in the driver's
+    thread.
 
     Args:
-        scheduler: the scheduler, initialised with its first suggestion.
-        searcher: its searcher, from now on used only by this object and the scheduler.
+        scheduler: the scheduler, initialised by its first suggestion.
+        searcher: its searcher. From now on only this object and the scheduler may use it.
         suggest: the searcher's suggesting method.
     """
 
     def __init__(self, scheduler: _Suggests, searcher: object, suggest: Callable[..., Flat | None]) -> None:
-        #: Makes the searcher's calls, and raises its errors.
+        #: Makes the calls to the searcher, and raises its errors.
         self.background = BackgroundDecisions(dict, rests=False)
         #: Whether a config is being computed or waits to be used.
         self.is_asked = False
         self._scheduler = scheduler
         self._searcher = searcher
         self._suggest = suggest
-        self._found: deque[Flat | None] = deque()
+        self._configs: deque[Flat | None] = deque()
         self._took_s = 0.0
         self._is_live = False
         self._thread = 0
         for name in _TOLD:
             if hasattr(searcher, name):
-                setattr(searcher, name, self._later(getattr(searcher, name)))
+                setattr(searcher, name, self._in_thread(getattr(searcher, name)))
 
     @property
-    def is_pondering(self) -> bool:
-        return self.is_asked and not self._found
+    def is_computing(self) -> bool:
+        return self.is_asked and not self._configs
 
     @property
     def has_answer(self) -> bool:
-        return bool(self._found) or not self._is_live
+        return bool(self._configs) or not self._is_live
 
     @property
     def is_worth_prefetching(self) -> bool:
@@ -94,44 +95,44 @@ class SlowSearcher:
         return self._is_live and self._took_s > _SLOW_S
 
     def is_ready(self, *number: int) -> bool | None:
-        """Return whether the scheduler can be asked. If not, its config is computed.
+        """Return whether the scheduler can be asked now. If not, have its next config computed.
 
-        *number* is the trial's, up to 0.13. The result is None, without any effect, if probing fails.
+        Return None, and do nothing, if probing fails. *number* is the trial's, for Syne Tune up to 0.13.
         """
-        if self._found:
+        if self._configs:
             return True
         probe = copy.deepcopy(self._scheduler, {id(self._searcher): _Probe(self._searcher)})
         try:
             probe.suggest(*number)
-        except _Asked as asked:
+        except _ConfigWanted as asked:
             if not self.is_asked:
                 self.is_asked = self._is_live = True
-                self.background.tell(partial(self._ponder, *asked.args))
+                self.background.tell(partial(self._compute, *asked.args))
             return False
-        except _Answers:
+        except _OtherAnswerWanted:
             return None
         return True
 
     def answer(self, *arguments: object, **options: object) -> Flat | None:
-        """Return the computed config, or at first one computed now."""
+        """Return the computed config. Before the thread is used, compute one now."""
         if not self._is_live:
             return self._suggest(*arguments, **options)
         self.is_asked = False
-        return self._found.popleft()
+        return self._configs.popleft()
 
-    def _ponder(self, arguments: tuple[object, ...], options: Flat) -> None:
+    def _compute(self, arguments: tuple[object, ...], options: Flat) -> None:
         self._thread = threading.get_ident()
         begin = time.monotonic()
         suggestion = self._suggest(*arguments, **options)
         self._took_s = time.monotonic() - begin
-        self._found.append(suggestion)
+        self._configs.append(suggestion)
 
-    def _later(self, method: Callable[..., object]) -> Callable[..., None]:
+    def _in_thread(self, method: Callable[..., object]) -> Callable[..., None]:
         def told(*arguments: object, **options: object) -> None:
             if not self._is_live or threading.get_ident() == self._thread:
                 method(*arguments, **options)
                 return
-            # The scheduler continues to use them.
+            # The scheduler may change them before the thread reads them.
             arguments, options = copy.deepcopy((arguments, options))
             self.background.tell(partial(method, *arguments, **options))
 
@@ -139,7 +140,7 @@ class SlowSearcher:
 
 
 class _Probe:
-    """Replaces a searcher in a scheduler's copy, and intercepts requests."""
+    """Stands in for the searcher in a copy of a scheduler, and raises if an answer is needed."""
 
     def __init__(self, searcher: object) -> None:
         self._searcher = searcher
@@ -152,10 +153,10 @@ class _Probe:
             return lambda *_, **__: None
         if name in _FIXED:
             return attribute
-        raise _Answers
+        raise _OtherAnswerWanted
 
     def _ask(self, *arguments: object, **options: object) -> None:
-        raise _Asked(arguments, options)
+        raise _ConfigWanted(arguments, options)
 
 
 def suggest_name(searcher: object) -> str:
@@ -164,5 +165,5 @@ def suggest_name(searcher: object) -> str:
 
 
 def is_quick(searcher: object) -> bool:
-    """Return whether a searcher only draws configs."""
+    """Return whether a searcher only draws configs, which is faster than using a thread."""
     return type(searcher).__name__ in _QUICK

@@ -18,17 +18,17 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"tensorboardX can't be imported ({error}); {install_command('tensorboard')}") from error
 
-#: Suffix of the logger's own files. Others are left alone.
+#: Suffix of the files that this logger writes. It never deletes others.
 _SUFFIX: Final = ".mqtune"
-#: Holds the number of reports of an ended trial.
+#: The file with the number of reports of an ended trial.
 _DONE_FILE: Final = "mqtune.json"
 
 
 class TensorBoard(TrialLogger):
     """Writes each trial as a run of TensorBoard, in ``FOLDER/EXPERIMENT/TRIAL``.
 
-    Show them by ``tensorboard --logdir FOLDER``. A run has a curve of each metric, over iterations and report times,
-    and data for the plugin HParams. Unfinished runs of a killed driver are rewritten from the journal.
+    ``tensorboard --logdir FOLDER`` shows them. A run has a curve of each metric, over iterations and times of reports,
+    and data for the plugin HParams. If a driver is killed, the next one rewrites unfinished runs from the journal.
 
     Args:
         folder: the log folder, for any number of experiments.

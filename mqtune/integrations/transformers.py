@@ -16,11 +16,11 @@ except ImportError as error:  # pragma: no cover - the tests are skipped without
 
 
 class MqtuneCallback(TrainerCallback):
-    """Reports each evaluation in training, with all logs since the last one.
+    """Reports each evaluation during training, with all logs since the last one.
 
     Args:
-        metrics: the names of metrics, such as ``eval_loss``; None for all. ``{"loss": "eval_loss"}`` reports that as
-            ``loss``.
+        metrics: the names of metrics, such as ``eval_loss``; None for all. ``{"loss": "eval_loss"}`` reports
+            ``eval_loss`` as ``loss``.
         checkpoint_every: save a checkpoint with every n-th report, whatever ``save_strategy``; 0 saves only on request.
 
     Raises:
@@ -34,7 +34,7 @@ class MqtuneCallback(TrainerCallback):
 
     @property
     def checkpoint(self) -> str | None:
-        """Folder for ``trainer.train(resume_from_checkpoint=…)``; None from scratch."""
+        """Folder of the trial's initial checkpoint, for ``resume_from_checkpoint=``, or None."""
         folder = fetched_checkpoint()
         return None if folder is None else str(folder)
 
@@ -44,7 +44,7 @@ class MqtuneCallback(TrainerCallback):
         """Check that evaluations are enabled."""
         if args.eval_strategy == "no":
             raise ConfigurationError(
-                "MqtuneCallback reports evaluations, and there are none; give TrainingArguments(eval_strategy='epoch')"
+                "MqtuneCallback reports evaluations, but eval_strategy='no' makes none; give TrainingArguments(eval_strategy='epoch')"
             )
         self._is_training = True
 
@@ -60,20 +60,23 @@ class MqtuneCallback(TrainerCallback):
         self._logged.update(logs or {})
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Request a save if a checkpoint is due. It follows the last data set's evaluation."""
+        """Request a save if a checkpoint is due. The Trainer saves after evaluating the last data set."""
         if self._is_training and state.global_step:
             self._has_evaluated = True
             control.should_save = control.should_save or self._reports.next_saves
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Report, with the Trainer's checkpoint if due. Delete it if nobody else needs it."""
+        """Report, with the Trainer's checkpoint if one is due.
+
+        With ``save_strategy="no"`` nobody else needs the Trainer's checkpoint, so it is deleted.
+        """
         saved = Path(args.output_dir or ".") / f"checkpoint-{state.global_step}"
         self._report(saved)
         if args.save_strategy == "no":
             shutil.rmtree(saved, ignore_errors=True)
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Report an evaluation without a save."""
+        """Report an evaluation that was not followed by a save."""
         self._report()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:

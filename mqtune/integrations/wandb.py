@@ -22,15 +22,15 @@ _NOT_ALLOWED: Final = re.compile(r"[^\w\-]", re.ASCII)
 class WandB(TrialLogger):
     """Writes each trial as a run of Weights & Biases, in a group with the experiment's name.
 
-    A run's id combines the names of experiment and trial, so later drivers continue it. Its steps are the numbers of
-    the reports, each written once. Offline, each driver writes unfinished runs again into a new folder; ``wandb sync``
-    skips known steps.
+    A run's id combines the names of experiment and trial, so a later driver continues the run. Its steps are the
+    numbers of the reports, and each report is written once. Offline, each driver writes unfinished runs again into a
+    new folder. ``wandb sync`` then skips known steps.
 
     Args:
         project: the project.
-        entity: the owning user or team; by default your own.
+        entity: the user or team that owns the project; by default your own.
         mode: "online" or "offline"; by default wandb's own (``WANDB_MODE``).
-        folder: folder for wandb's files; by default below the experiment's.
+        folder: folder for wandb's files; by default the experiment's folder.
     """
 
     def __init__(

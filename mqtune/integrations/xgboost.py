@@ -22,13 +22,13 @@ class MqtuneCallback(TrainingCallback):
     """Reports each round of ``xgboost.train``, or of an estimator's ``fit``.
 
     Args:
-        metrics: the names of metrics, such as ``valid-rmse`` for ``evals=[(…, "valid")]``; None for all.
-            ``{"loss": "valid-rmse"}`` reports that as ``loss``.
+        metrics: the names of metrics, such as ``valid-rmse`` for ``evals=[(…, "valid")]``; None for all. ``{"loss":
+            "valid-rmse"}`` reports ``valid-rmse`` as ``loss``.
         checkpoint_every: save a checkpoint with every n-th report; 0 saves only on request.
 
     Attributes:
-        checkpoint: the trial's start checkpoint, for ``xgb_model=``, or None.
-        rounds: its number of rounds. Train that many fewer.
+        checkpoint: path of the trial's initial checkpoint, for ``xgb_model=``, or None.
+        rounds: number of rounds in that checkpoint. Train that many fewer.
 
     Raises:
         ConfigurationError: *checkpoint_every* is negative; or, during training, a metric is missing.
@@ -44,7 +44,7 @@ class MqtuneCallback(TrainingCallback):
     def after_iteration(
         self, model: Booster, epoch: int, evals_log: Mapping[str, Mapping[str, Sequence[object]]]
     ) -> bool:
-        """Report. Return False, as ``StopTrial`` ends the training."""
+        """Report a round. Return False, as ``StopTrial`` ends the training."""
         values = {
             f"{data}-{metric}": history[-1]
             for data, metrics in evals_log.items()

@@ -37,15 +37,51 @@ if TYPE_CHECKING:
         entry_time as entry_time,
         revocation as revocation,
     )
-    from mqtune.journal.chapters import (
+    from mqtune.journal.exchange.code import CodeExchange as CodeExchange
+    from mqtune.journal.exchange.fleet import LOOK as LOOK, ControlChannel as ControlChannel, Fleet as Fleet
+    from mqtune.journal.exchange.local_queue import LocalQueue as LocalQueue
+    from mqtune.journal.exchange.logs import (
+        CHUNK_BYTES as CHUNK_BYTES,
+        LOGS as LOGS,
+        LogChunk as LogChunk,
+        LogExchange as LogExchange,
+        LogQuestion as LogQuestion,
+        LogStream as LogStream,
+        made_mark as made_mark,
+        output_path as output_path,
+    )
+    from mqtune.journal.files.chapters import (
         chapter_bytes as chapter_bytes,
         checkpoints_in as checkpoints_in,
         cut_chapters as cut_chapters,
         keep_chapter as keep_chapter,
     )
-    from mqtune.journal.clock import ServerClock as ServerClock
-    from mqtune.journal.code import CodeExchange as CodeExchange
-    from mqtune.journal.connection import (
+    from mqtune.journal.files.copy import (
+        JOURNAL_FILE as JOURNAL_FILE,
+        JournalFile as JournalFile,
+        JournalReader as JournalReader,
+        definition_in as definition_in,
+        entries_of as entries_of,
+        gone as gone,
+        lacks_entries as lacks_entries,
+    )
+    from mqtune.journal.files.reading import (
+        begins as begins,
+        entries_after as entries_after,
+        readable_entries as readable_entries,
+    )
+    from mqtune.journal.lock import take_lock as take_lock
+    from mqtune.journal.memory import MemoryJournal as MemoryJournal
+    from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
+    from mqtune.journal.redis import (
+        RedisJournal as RedisJournal,
+        experiments_on as experiments_on,
+        number as number,
+        renew_all as renew_all,
+        room_of as room_of,
+    )
+    from mqtune.journal.server.clock import ServerClock as ServerClock
+    from mqtune.journal.server.connection import (
         CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S,
         RedisClient as RedisClient,
         account_of as account_of,
@@ -56,54 +92,48 @@ if TYPE_CHECKING:
         redact as redact,
         timing_of as timing_of,
     )
-    from mqtune.journal.copy import (
-        JOURNAL_FILE as JOURNAL_FILE,
-        JournalFile as JournalFile,
-        JournalReader as JournalReader,
-        definition_in as definition_in,
-        entries_of as entries_of,
-        gone as gone,
-        lacks_entries as lacks_entries,
-    )
-    from mqtune.journal.fleet import LOOK as LOOK, ControlChannel as ControlChannel, Fleet as Fleet
-    from mqtune.journal.follow import Follower as Follower
-    from mqtune.journal.identity import identify as identify
-    from mqtune.journal.local_queue import LocalQueue as LocalQueue
-    from mqtune.journal.lock import take_lock as take_lock
-    from mqtune.journal.logs import (
-        CHUNK_BYTES as CHUNK_BYTES,
-        LOGS as LOGS,
-        LogChunk as LogChunk,
-        LogExchange as LogExchange,
-        LogQuestion as LogQuestion,
-        LogStream as LogStream,
-        made_mark as made_mark,
-        output_path as output_path,
-    )
-    from mqtune.journal.memory import MemoryJournal as MemoryJournal
-    from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
-    from mqtune.journal.owner import person as person
-    from mqtune.journal.reading import (
-        begins as begins,
-        entries_after as entries_after,
-        readable_entries as readable_entries,
-    )
-    from mqtune.journal.redis import (
-        RedisJournal as RedisJournal,
-        experiments_on as experiments_on,
-        number as number,
-        renew_all as renew_all,
-        room_of as room_of,
-    )
-    from mqtune.journal.retry import RETRY_MAX_S as RETRY_MAX_S, retrying as retrying
-    from mqtune.journal.room import Room as Room
-    from mqtune.journal.script import script_in as script_in
-    from mqtune.journal.sentinel import Sentinels as Sentinels
+    from mqtune.journal.server.identity import identify as identify
+    from mqtune.journal.server.owner import person as person
+    from mqtune.journal.server.retry import RETRY_MAX_S as RETRY_MAX_S, retrying as retrying
+    from mqtune.journal.server.room import Room as Room
+    from mqtune.journal.server.script import script_in as script_in
+    from mqtune.journal.server.sentinel import Sentinels as Sentinels
     from mqtune.journal.states import State as State, States as States, ask_each as ask_each
     from mqtune.journal.stream import naming as naming
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
+    "server.clock": ("ServerClock",),
+    "server.connection": (
+        "CONNECT_TIMEOUT_S",
+        "RedisClient",
+        "account_of",
+        "celery_tls",
+        "celery_url",
+        "connect",
+        "open_client",
+        "redact",
+        "timing_of",
+    ),
+    "server.identity": ("identify",),
+    "server.owner": ("person",),
+    "server.retry": ("RETRY_MAX_S", "retrying"),
+    "server.room": ("Room",),
+    "server.script": ("script_in",),
+    "server.sentinel": ("Sentinels",),
+    "exchange.code": ("CodeExchange",),
+    "exchange.fleet": ("ControlChannel", "Fleet", "LOOK"),
+    "exchange.local_queue": ("LocalQueue",),
+    "exchange.logs": (
+        "CHUNK_BYTES",
+        "LOGS",
+        "LogChunk",
+        "LogExchange",
+        "LogQuestion",
+        "LogStream",
+        "made_mark",
+        "output_path",
+    ),
     "base": (
         "Answer",
         "Assignment",
@@ -134,36 +164,21 @@ _NAMES = {
         "entry_time",
         "revocation",
     ),
-    "chapters": ("chapter_bytes", "checkpoints_in", "cut_chapters", "keep_chapter"),
-    "clock": ("ServerClock",),
-    "code": ("CodeExchange",),
-    "connection": (
-        "CONNECT_TIMEOUT_S",
-        "RedisClient",
-        "account_of",
-        "celery_tls",
-        "celery_url",
-        "connect",
-        "open_client",
-        "redact",
-        "timing_of",
+    "files.chapters": ("chapter_bytes", "checkpoints_in", "cut_chapters", "keep_chapter"),
+    "files.copy": (
+        "JOURNAL_FILE",
+        "JournalFile",
+        "JournalReader",
+        "definition_in",
+        "entries_of",
+        "gone",
+        "lacks_entries",
     ),
-    "copy": ("JOURNAL_FILE", "JournalFile", "JournalReader", "definition_in", "entries_of", "gone", "lacks_entries"),
-    "fleet": ("ControlChannel", "Fleet", "LOOK"),
-    "follow": ("Follower",),
-    "identity": ("identify",),
-    "local_queue": ("LocalQueue",),
+    "files.reading": ("begins", "entries_after", "readable_entries"),
     "lock": ("take_lock",),
-    "logs": ("CHUNK_BYTES", "LOGS", "LogChunk", "LogExchange", "LogQuestion", "LogStream", "made_mark", "output_path"),
     "memory": ("MemoryJournal",),
     "memory_server": ("MemoryServer", "TrialState"),
-    "owner": ("person",),
-    "reading": ("begins", "entries_after", "readable_entries"),
     "redis": ("RedisJournal", "experiments_on", "number", "renew_all", "room_of"),
-    "retry": ("RETRY_MAX_S", "retrying"),
-    "room": ("Room",),
-    "script": ("script_in",),
-    "sentinel": ("Sentinels",),
     "states": ("State", "States", "ask_each"),
     "stream": ("naming",),
 }

@@ -1,4 +1,4 @@
-"""The contract of a journal, which the Redis journal and its in-memory twin keep."""
+"""The interface of a journal. The Redis journal and the in-memory journal implement it."""
 
 from __future__ import annotations
 
@@ -15,39 +15,44 @@ from mqtune.core.plain import from_plain
 from mqtune.core.seats import seat_in
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
-from mqtune.journal.room import Room
+from mqtune.journal.server.room import Room
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import CheckpointStore
 
-#: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
+#: Answer to a worker whose attempt no longer counts.
 FENCED: Final = "fenced"
+#: Answer to a worker if earlier reports of its attempt never arrived.
 GAP: Final = "gap"
-#: After an answer to ``report`` or ``saved``: the attempt's further data has to wait for room in the journal.
+#: Added to an answer to ``report`` or ``saved``: the worker must not send more of this attempt while the journal is
+#: full.
 WAIT: Final = "wait"
 
-#: All orders of an attempt: an intent's value, or the words of its ``Order``s, separated by spaces, perhaps WAIT behind
-#: them. In place of them: FENCED, GAP, or, from ``renew``, UNDRIVEN: there is no driver, and the attempt is requeued.
+#: The journal's answer to a worker about one attempt. Usually it has the attempt's orders: an intent's value, or the
+#: words of its ``Order`` objects with spaces between them, and perhaps WAIT at the end. Otherwise it is FENCED, GAP, or
+#: UNDRIVEN. Only ``renew`` returns UNDRIVEN: the experiment has no driver, so the worker requeues the attempt.
 Answer = str
-#: The reason why a claim is refused. Only a seat of a gang is "beside" another one, which its worker has already, or
-#: "after" another gang, which was staged before and lacks a seat.
+#: The reason why a claim is refused; ``lua/claim.lua`` explains each. "beside" and "after" are for gangs.
 Refusal = Literal["unknown", "superseded", "taken", "ended", "revoked", "undriven", "quota", "beside", "after"]
-#: A seat of a gang with free seats: its worker has it, and claims it again; or has returned it.
+#: The answer to a claim while the gang has free seats: the worker has the seat, or has returned it.
 Seated = Literal["seated", "left"]
-#: How a seat ended: by itself or by an order, by a failure of user code, or by its worker, which returns it.
+#: How a seat ended: by itself or an order, by a failure of user code, or because its worker returned it.
 EndedBy = Literal["itself", "failure", "worker"]
-#: How an attempt has fared on its device: well; failed at the start; or failed by an error of a broken device.
+#: How an attempt did on its device: well; failed at the start; or failed with an error of a broken device.
 Fared = Literal["well", "failed", "broken"]
 LossPolicy = Literal["continue", "finish", "stop"]
+#: The result of ``Journal.intend``: the attempt runs, was unclaimed and has ended now, had ended, or has a successor.
 Intended = Literal["running", "unclaimed", "ended", "superseded"]
-#: The condition for ending an attempt as lost: it runs and its lease has expired; it runs; or it is not under way.
+#: The condition for ending an attempt as lost: it runs and its lease has expired; it runs; or it neither runs nor
+#: waits.
 Guard = Literal["expired", "any", "gone"]
 
 
 class OnLoss(NamedTuple):
-    """The policy of workers once an experiment had no driver for *grace_s* seconds.
+    """The policy of workers when an experiment has had no driver for *grace_s* seconds.
 
-    With "continue" nothing changes. With "finish" no attempt is claimed. "stop" also requeues running attempts.
+    With "continue" nothing changes. With "finish" they claim no further attempt. With "stop" they also requeue running
+    attempts.
     """
 
     policy: LossPolicy = "continue"
@@ -62,15 +67,15 @@ class Entry(NamedTuple):
 
 
 def new_token() -> str:
-    """Return a token for a claim: short, as each renewal carries it, and too long to be guessed."""
+    """Return a random token for a claim. It is short, because each renewal carries it."""
     return secrets.token_hex(8)
 
 
 class Chapter(NamedTuple):
-    """A file in the experiment's store with entries that have left the server.
+    """A file in the experiment's store with journal entries that were removed from Redis.
 
-    It follows the chapters before it. ``id`` has the hash of its content; ``first`` and ``last`` are ids of entries;
-    ``size`` is in bytes.
+    ``id`` contains a hash of the file. ``first`` and ``last`` are ids of entries, ``entries`` is their number, and
+    ``size`` the bytes of their events. Each chapter continues where the previous one ends.
     """
 
     id: CheckpointId
@@ -81,7 +86,10 @@ class Chapter(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One claim of an attempt, or of a seat, which ``trial`` then names; ``token`` fences it."""
+    """One worker's claim of an attempt or a seat. ``token`` fences other claims.
+
+    For a further seat of a gang, ``trial`` is the seat's name.
+    """
 
     trial: TrialId
     attempt: int
@@ -94,20 +102,22 @@ class Claim(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The part of the token in the names of the claim's folders and checkpoints."""
+        """The first part of the token, for the names of the claim's folders and checkpoints."""
         return self.token[:8]
 
 
 def revocation(trial: TrialId, attempt: int) -> str:
-    """Return the id of the request by which a revoked attempt's trial is stopped."""
+    """Return the id of the request that stops a trial because its attempt was revoked."""
     return f"revoke/{trial}/{attempt}"
 
 
 class Assignment(NamedTuple):
-    """The work of an attempt, encoded as a map. Readers ignore unknown keys.
+    """The work of an attempt. Readers of its encoded form ignore unknown keys.
 
-    ``checkpoint`` is the one that it starts from, or empty; ``timeout_s``, with the key ``ttl_s``, is how long it may
-    run, or None; ``gang`` has the number and the resources of its seats (``Resources.gang``), or is empty for one seat.
+    Attributes:
+        checkpoint: the checkpoint that it starts from, or empty.
+        timeout_s: how long it may run; None for no limit. The encoded form calls it ``ttl_s``.
+        gang: the number and resources of its seats, as in ``Resources.gang``; empty for one seat.
     """
 
     config: Config
@@ -121,12 +131,12 @@ class Assignment(NamedTuple):
         return seats_in(self.gang)
 
     def encode(self) -> bytes:
-        """Return the assignment as Redis keeps it."""
+        """Encode the assignment for Redis."""
         return encode_value({"ttl_s" if name == "timeout_s" else name: own for name, own in self._asdict().items()})
 
     @classmethod
     def decode(cls, data: bytes) -> Assignment:
-        """Return the assignment that *data* encodes.
+        """Decode an assignment.
 
         Raises:
             MessageVersionError: the bytes are malformed.
@@ -136,7 +146,7 @@ class Assignment(NamedTuple):
             known["timeout_s"] = known.get("ttl_s")
             return from_plain(cls, [known[name] for name in cls._fields])
         except (ValueError, TypeError, LookupError) as error:
-            raise MessageVersionError(f"malformed assignment {data[:100]!r}: {error}") from None
+            raise MessageVersionError(f"the assignment of an attempt can't be read: {data[:100]!r}: {error}") from None
 
 
 def seats_in(gang: str) -> int:
@@ -146,7 +156,11 @@ def seats_in(gang: str) -> int:
 
 
 class Grant(NamedTuple):
-    """A new lease: assignment, time of the trial's last report (0: none), and seat 0's address."""
+    """The answer to a granted claim: the worker has the lease of the attempt now.
+
+    ``timestamp`` is the time of the trial's last report, 0 before the first. ``address`` is the address of a gang's
+    seat 0.
+    """
 
     assignment: Assignment
     timestamp: float
@@ -154,10 +168,10 @@ class Grant(NamedTuple):
 
 
 class Unclaimed(NamedTuple):
-    """An unclaimed attempt, and the worker that has taken it from its queue, if one has.
+    """An unclaimed attempt, and the worker that has received it from a queue, or an empty text.
 
-    ``importing_s`` is the time for which that worker has been importing the trainable, in seconds. It is None if the
-    worker waits for something else.
+    ``importing_s`` is for how many seconds that worker has been importing the trainable. It is None if the worker waits
+    for something else.
     """
 
     trial: TrialId
@@ -167,14 +181,18 @@ class Unclaimed(NamedTuple):
 
 
 class AttemptCheck(NamedTuple):
-    """Whether each of some attempts is under way, and the newest entry's id then, or empty."""
+    """The result of ``Journal.look``.
+
+    ``under_way`` says of each attempt whether it runs or waits. ``newest`` is the id of the newest entry at that
+    moment; empty if the journal has no entry.
+    """
 
     newest: str
     under_way: list[bool]
 
 
 class Order(NamedTuple):
-    """An order to an attempt that does not end it. It replaces an earlier one of its kind."""
+    """An order to save a checkpoint or to continue. It replaces an earlier one of its kind."""
 
     trial: TrialId
     attempt: int
@@ -187,28 +205,31 @@ class Order(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number of a "save", or the report after which a trial continues."""
+        """The number of the save, or the number of the report after which the trial continues."""
         return int(self.word.split(":")[1])
 
     @classmethod
     def save(cls, trial: TrialId, attempt: int, number: int) -> Order:
-        """Return the order to save a checkpoint. Only a number higher than all before has an effect."""
+        """Return the order to save a checkpoint. Only a new highest *number* has an effect."""
         return cls(trial, attempt, f"save:{number}")
 
     @classmethod
     def go(cls, trial: TrialId, attempt: int, sequence: int, answer: str = "") -> Order:
-        """Return the order to continue after a report, with the answer to its question, if any.
+        """Return the order to continue after the report *sequence*.
 
-        An answer has neither a space nor a colon.
+        If that report asked a question, *answer* is the answer to it. It must not contain a space or a colon.
         """
         return cls(trial, attempt, f"go:{sequence}:{answer}" if answer else f"go:{sequence}")
 
 
 class Others(NamedTuple):
-    """The results of an experiment's attempts elsewhere.
+    """How an experiment's attempts do on other workers and devices.
 
-    ``well`` and ``failed`` are the seconds since another worker has noted that, infinite for never. ``broken`` says
-    whether another device counts as broken. ``running`` is the number of attempts with a lease.
+    Attributes:
+        well: seconds since another worker has noted a good attempt; infinite if none has.
+        failed: the same for an attempt that failed at its start.
+        broken: whether another device counts as broken.
+        running: the number of attempts with a lease.
     """
 
     well: float
@@ -217,14 +238,14 @@ class Others(NamedTuple):
     running: int
 
 
-#: More digits than any number of seats has.
+#: A number of seats has fewer digits than this.
 _SEAT_DIGITS: Final = 5
-#: How long a noted device counts as broken; meanwhile no other device is noted.
+#: How long a device counts as broken, in seconds. In this time, no other device of the experiment is noted as broken.
 BROKEN_S: Final = 3600.0
 
 
 class LastAttempt(NamedTuple):
-    """A trial's last staged attempt, and the time of its last report (0: none)."""
+    """A trial's last staged attempt, and the time of the trial's last report, or 0."""
 
     trial: TrialId
     attempt: int
@@ -232,9 +253,10 @@ class LastAttempt(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Consecutive reports of one attempt: first number, count, time of the last one, bytes.
+    """Consecutive reports of one attempt, to append to the journal.
 
-    A segment that begins with number 0 has no reports and only asks for the answer.
+    ``first`` is the number of the first report, ``size`` is how many there are, and ``timestamp`` is the time of the
+    last one. A segment with ``first`` 0 has no reports: it only asks for the attempt's orders.
     """
 
     claim: Claim
@@ -245,13 +267,13 @@ class Segment(NamedTuple):
 
 
 class DriverState(NamedTuple):
-    """A driver's message to workers and people, with each heartbeat.
+    """A driver's message to workers and people, sent with each heartbeat.
 
     Attributes:
         on_loss: the policy of workers without a driver.
-        waits: the reason why nothing starts now, for people.
-        read_to: the id of the newest entry that the driver has read; empty for none.
-        most_bytes: the size of the journal from which on trials have to wait; 0 for any.
+        waits: why no trial starts now, for people; empty if trials start.
+        read_to: the id of the newest entry that the driver has read; empty if it has read none.
+        most_bytes: the limit of the journal's bytes, at which reports have to wait; 0 for no limit.
     """
 
     on_loss: OnLoss = OnLoss()
@@ -261,7 +283,7 @@ class DriverState(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """The server's answer to a heartbeat: the bytes of the journal's entries there."""
+    """The server's answer to a driver's heartbeat: the bytes of the journal's entries in Redis."""
 
     journal_bytes: int = 0
 
@@ -269,23 +291,24 @@ class ServerState(NamedTuple):
 class Journal(ABC):
     """One experiment's events in one order, and the leases and intents of its attempts.
 
-    Every method may be repeated after a failure with an unknown outcome: no event is written twice. An event is
-    appended and published in one step. Any thread may call. All methods raise BrokerUnavailable while no server
-    answers. A driver's raise DriverFenced once a later driver has the lock, and JournalGone once the server has lost
-    it.
+    If a call fails with an unknown outcome, it may be repeated: no event is written twice. An event is appended and
+    published in one step. Any thread may call. All methods raise BrokerUnavailable while no server answers. The
+    driver's methods raise DriverFenced once a later driver has the lock, and JournalGone once the server has lost the
+    lock.
     """
 
     experiment: str
     timing: Timing = Timing()
-    #: This driver's store for chapters; without one nothing leaves the server.
+    #: The store in which this driver saves chapters. Without a store, all entries stay on the server.
     chapter_store: CheckpointStore | None = None
-    #: The number of outages: no server, a broken connection, or another server. Each may have lost data.
+    #: How often the server was missing, a connection broke, or another server answered. The server may have lost data
+    #: each time.
     outages: int = 0
     #: Whether entries can be read more than once.
     keeps: bool = True
-    #: Whether attempts may be lost, with their worker or on their way to one, so that the driver searches for them.
+    #: Whether attempts may get lost, with their worker or on their way to one. If so, the driver searches for them.
     loses_attempts: bool = True
-    #: Whether waiting takes real time. Otherwise time passes, and things happen, only while the driver waits.
+    #: Whether waiting takes real time. In a simulation, time passes only while the driver waits.
     is_live: bool = True
     #: Set when ``read`` sees workers join or leave. The reader clears it.
     fleet_changed: bool = False
@@ -293,23 +316,23 @@ class Journal(ABC):
     # For the driver.
 
     def room(self) -> Room | None:
-        """Return the room in the server's memory; None without a server or the permission."""
+        """Return the room in the server's memory. None without a server or the permission."""
         return None
 
     @abstractmethod
     def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
-        """Take or keep the driver's lock; from then on this object writes with its epoch.
+        """Take or renew the driver's lock for *hold_s* seconds.
 
-        *holder* is a token that no other driver has, *description* is for people, and *hold_s* is how long the lock is
-        kept. A lock with the description *dead*, of a driver known to be dead, is taken without waiting.
+        This object's later writes carry its epoch. *holder* is this driver's unique token, and *description* describes
+        it to people. *dead* is the description of a driver that is known to be dead: its lock is taken without waiting.
 
         Raises:
-            NameTaken: another driver holds it; the message has its description.
+            NameTaken: another driver has the lock. The message describes it.
         """
 
     @abstractmethod
     def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
-        """Keep the lock of this *holder* for *hold_s* more seconds, and exchange states."""
+        """Renew the lock for *hold_s* seconds. Store the driver's state; return the server's."""
 
     @abstractmethod
     def unlock(self, holder: str) -> None:
@@ -321,38 +344,40 @@ class Journal(ABC):
 
     @abstractmethod
     def record(self, *events: bytes, definition: bytes | None = None) -> None:
-        """Append events that no worker acts on, and replace the definition, in one step."""
+        """Append events that no worker acts on, in one step. Replace the definition if one is given."""
 
     @abstractmethod
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
-        """Make a trial's next attempt claimable. Return False if it or a later one already was."""
+        """Append that an attempt is staged. Return False if it or a later one was staged before."""
 
     @abstractmethod
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
         """Append the decision to end an attempt, and notify its worker.
 
-        An unclaimed attempt ends immediately, by *ended*. A forgotten one counts as ended; ``lose`` journals its end.
+        An unclaimed attempt ends immediately, with the event *ended*. An attempt that the server has forgotten counts
+        as ended; ``lose`` appends its end.
         """
 
     @abstractmethod
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        """Append that a trial is over or paused, after the end of its attempt *attempt*.
+        """Append that a trial without a running attempt is over or paused.
 
-        Return False if a later attempt was staged, or the event is repeated. A forgotten trial's event is accepted.
+        *attempt* is its last attempt. Return False if that attempt has not ended, a later one was staged, or the event
+        is already in the journal. The event of a trial that the server has forgotten is accepted.
         """
 
     @abstractmethod
     def order(self, orders: Sequence[Order]) -> list[bool]:
-        """Give running attempts orders, which are no events. Return which attempts run.
+        """Give orders to running attempts and notify their workers.
 
-        Their workers are notified. An intent goes before all orders.
+        Return for each whether the attempt runs. Orders are not journaled. An attempt with an intent ignores them.
         """
 
     @abstractmethod
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
         """Append that these checkpoints are deleted, and delete those on the server.
 
-        A repeated call appends nothing, and deletes what was put there again.
+        A repeated call appends nothing, but deletes checkpoints that a worker has stored again.
         """
 
     @abstractmethod
@@ -365,49 +390,50 @@ class Journal(ABC):
 
     @abstractmethod
     def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> AttemptCheck:
-        """Return which of these attempts are under way, and repair their bookkeeping.
+        """Return which of these attempts run or are unclaimed. Repair the lists of both kinds.
 
-        An attempt that is only missing from the leases, with *lease_s* seconds, or from the unclaimed attempts, returns
-        there.
+        If a running attempt has no lease, it gets one of *lease_s* seconds. A waiting attempt that is missing in the
+        list of unclaimed attempts is added.
         """
 
     @abstractmethod
     def lose(
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
     ) -> bool:
-        """End an attempt as lost. Return False if *guard* does not hold.
+        """End an attempt as lost, with *event*.
 
-        A running attempt is not lost before the driver has read all reports of its trial: the scheduler is shown none
-        after the end. A later attempt of the trial is no guard against "gone" if the driver has read the whole journal
-        and found none: somebody has written nonsense.
+        Return False, and do nothing, if *guard* does not hold. A running attempt is not ended before the driver has
+        read all reports of its trial, because schedulers see no report after the end. With "gone", the trial must have
+        no later attempt, unless the driver has read the whole journal without finding it: the server's data is corrupt
+        then.
 
-        The server may have lost the time of the trial's last report, too: *timestamp*. The driver has read up to the
-        entry *read*.
+        *read* is the last entry that the driver has read. *timestamp* is the time of the trial's last report; it is
+        restored, because the server may have lost it.
         """
 
     @abstractmethod
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
-        """Return up to *count* seats that were staged *older_than_s* seconds ago, oldest first."""
+        """Return up to *count* seats, unclaimed for *older_than_s* seconds or more, oldest first."""
 
     @abstractmethod
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         """Return up to *count* entries after an id, waiting up to *block_s* seconds for the first.
 
-        With fewer than *count*, there are no others. With *block_s*, it also returns, perhaps without an entry, when a
-        worker joins or leaves the fleet.
+        If it returns fewer than *count*, it has reached the journal's end. A waiting call also returns when a worker
+        joins or leaves the fleet, perhaps without an entry.
 
         Raises:
             ChapterUnavailable: a chapter with some of the entries can't be read.
         """
 
     def first(self) -> Entry | None:
-        """Return the experiment's first entry, which the server keeps, or None."""
+        """Return the experiment's first entry, or None. It always stays on the server."""
         entries = self.read(START.entry, count=1)
         return entries[0] if entries else None
 
     @abstractmethod
     def holds(self, entry: str) -> bool:
-        """Return whether the journal has an entry. It keeps each one, unless the server loses data.
+        """Return whether the journal has an entry. It is missing only if the server has lost data.
 
         Raises:
             ChapterUnavailable: the chapter with this entry can't be read.
@@ -423,11 +449,13 @@ class Journal(ABC):
 
     @abstractmethod
     def trim(self, chapter: Chapter, before: str) -> int | None:
-        """Record a chapter that the store has, and remove its entries from the server.
+        """Add a chapter that the store has to the list, and remove its entries from the server.
 
-        Return how many bytes of the journal are left there. Do nothing and return None if the last chapter does not end
-        with the entry *before*; if that is empty and there are chapters, or the journal begins with another entry; if
-        the server has lost the chapter's last entry; or if that is the newest. A repeated chapter is not added again.
+        *before* is the last entry of the previous chapter, or empty for the first chapter. Return how many bytes of the
+        journal are left on the server. A repeated call changes nothing.
+
+        Return None, and do nothing, if another chapter was added before or the journal begins with another entry; if
+        the server has lost the chapter's last entry; or if that is the newest entry.
         """
 
     @abstractmethod
@@ -436,7 +464,7 @@ class Journal(ABC):
 
     @abstractmethod
     def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
-        """Store a checkpoint's data that the server has lost. Existing data stays."""
+        """Store a checkpoint's data again after the server has lost it. Existing data stays."""
 
     @abstractmethod
     def restore(
@@ -452,15 +480,13 @@ class Journal(ABC):
     ) -> None:
         """Replace the journal's content, and restore the calling driver's lock, in one step.
 
-        From then on every attempt has ended, no lease is held, and no claim counts. Checkpoints on the server stay.
+        From then on every attempt has ended, no lease exists, and no claim counts. Checkpoints on the server stay.
 
         Args:
-            entries: returns all entries after the chapters, at least one, with their ids, as often as it is called.
-            attempts: the last one of every trial, in the entries or on the server.
-            events: appended after the entries.
-            requests: for each request among the entries, its id and its entry's id.
-            definition: the experiment's.
-            chapters: those in the store.
+            entries: returns all entries after the chapters, at least one, with their ids. It may be called repeatedly.
+            attempts: the last attempt of each trial in the entries or on the server.
+            events: events to append after the entries.
+            requests: the entry's id for the id of each request among the entries.
             first: the experiment's first entry, if there are chapters.
         """
 
@@ -473,9 +499,9 @@ class Journal(ABC):
 
     @abstractmethod
     def request(self, event: Requested) -> str:
-        """Append a request for the driver and return its entry's id. No driver has to run.
+        """Append a request for the driver. Return the entry's id. No driver needs to run.
 
-        A request whose id is in the journal already is not written again.
+        If the journal already has a request with this id, nothing is written.
 
         Raises:
             JournalGone: there is no such experiment, or no driver has restored it yet.
@@ -483,74 +509,77 @@ class Journal(ABC):
 
     @abstractmethod
     def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:
-        """Note for *hold_s* seconds that workers will claim these attempts, if they are staged.
+        """Note for *hold_s* seconds that workers have received these attempts and will claim them.
 
-        Attempts that are not staged are ignored. The driver doesn't publish held attempts again. Any worker may still
-        claim one first.
+        In that time the driver doesn't publish them again. Any worker may still claim one first. Attempts that are not
+        waiting to be claimed are ignored.
         """
 
     @abstractmethod
     def claim(
         self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
     ) -> Grant | Refusal | Seated:
-        """Take the lease of an attempt and append its start. At most one claim of it is granted.
+        """Take the lease of an attempt and append its start.
 
-        Each seat of a gang is claimed. Until all are, a claim holds its seat for *lease_s* seconds: it is repeated to
-        hold it longer and to find out, and with 0 seconds returns the seat. The claim of the last seat grants all, and
-        appends all starts in one step. Of gangs with equal resources, the one that was staged first gets seats first.
+        At most one claim of an attempt is granted. No claim is granted if there is no driver and the policy is "finish"
+        or "stop", if a quota is used up, or if the attempt was revoked before it began (:func:`revocation`). With a
+        used-up quota, the attempt counts as staged just now.
 
-        None is granted without a driver under the policies "finish" and "stop", beyond a quota (the attempt then counts
-        as staged just now), or if the attempt's revocation was requested (:func:`revocation`) before it began.
-
-        The other seats of a gang reach this one at *address*.
+        In a gang, each seat is claimed. A claim reserves its seat for *lease_s* seconds. The worker repeats the claim
+        to keep the seat and to learn whether the gang has started; a claim with 0 seconds returns the seat. The claim
+        of the last seat grants all claims and appends all starts in one step. If gangs ask for equal resources, seats
+        go to the gang that was staged first. Other seats reach this one at *address*.
         """
 
     @abstractmethod
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
-        """Append one entry with the new, unfenced segments, at most one of each attempt.
+        """Append segments, at most one of each attempt, as one entry. Return each attempt's answer.
 
-        A repeated call must carry the same segments. A full journal accepts them, and tells attempts that continue to
-        WAIT. A server without memory refuses this, ``put_checkpoint`` and ``saved`` by BrokerFull without delay.
+        Segments of fenced attempts and repeated ones are left out. A repeated call must carry the same segments. A full
+        journal accepts them, but adds WAIT to the answers. If the server's memory is full, this method,
+        ``put_checkpoint`` and ``saved`` raise BrokerFull without waiting.
         """
 
     @abstractmethod
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
-        """Store a checkpoint's data until it is dropped. A report or ``saved`` has to name it."""
+        """Store a checkpoint's data until it is dropped. A report or ``saved`` must name it then."""
 
     @abstractmethod
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
-        """Append once that checkpoints, at least one, were saved without a report.
+        """Append that checkpoints, at least one, were saved without a report.
 
-        They are appended again if the attempt saved another in between.
+        A repeated call appends nothing, except if the attempt has saved another checkpoint in between.
         """
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        """Renew leases, also expired ones, and return the orders of their attempts."""
+        """Renew leases, even expired ones. Return each claim's answer, usually its orders."""
 
     @abstractmethod
     def compare(self, fared: Fared, worker: str, device: str) -> Others:
-        """Note the result of an attempt on a worker's device, and return those of others.
+        """Note how an attempt did on a worker's device. Return how attempts do elsewhere.
 
-        The last note of each kind is kept; of a broken device the first, for ``BROKEN_S``, and further ones count as
-        failed. A server that is away or full raises BrokerUnavailable without delay: a lost note does no harm.
+        Only the newest note of each kind is kept. For ``BROKEN_S`` after a note of a broken device, notes of other
+        broken devices count as "failed".
+
+        Raises:
+            BrokerUnavailable: the server is missing or full. The call does not wait: a lost note does no harm.
         """
 
     @abstractmethod
     def end(self, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
         """Append the end of an attempt and release its lease.
 
-        A gang has ended with its last seat. Then the end of seat 0 is appended, or the first end of another seat that
-        came before it and has failed or was returned by its worker, as the others end because of that. A returned seat
-        goes before a failure: a training fails without one of its parts. With such an end, or seat 0's, the others
-        get orders to end.
+        Return False, and do nothing, if the attempt no longer counts, or if the journal lacks one of its first
+        *reports* reports.
 
-        Return False, and do nothing, if the attempt no longer counts, or the journal lacks some of its first *reports*
-        reports.
+        A gang ends with its last seat, and one end is appended. It is seat 0's, or that of the seat that ended the gang
+        earlier, by a failure or because its worker returned it. A returned seat counts before a failed one, because the
+        loss of one seat makes others fail. As soon as such a seat or seat 0 ends, the other seats get orders to end.
         """
 
 
-#: An id begins with a number of 64 bits.
+#: An entry's id begins with the server's time in milliseconds, a number of 64 bits.
 _ENTRY_TIME: Final = re.compile(r"(\d{1,20})-", re.ASCII)
 
 
@@ -560,6 +589,6 @@ def entry_time(entry: str) -> float:
 
 
 def entry_order(entry: str) -> tuple[int, int]:
-    """Return an entry's id as numbers in the order of the journal."""
+    """Return an entry's id as a sort key: later entries have larger ones."""
     time_ms, _, number = entry.partition("-")
     return int(time_ms), int(number)

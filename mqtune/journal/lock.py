@@ -14,7 +14,7 @@ from mqtune.journal.base import Journal
 
 logger = logging.getLogger(__name__)
 
-#: Time after the expected renewal of another driver's lock at which it is checked.
+#: Seconds after the expected renewal of another driver's lock, when the lock is checked again.
 _LOCK_MARGIN_S: Final = 0.5
 
 
@@ -24,13 +24,13 @@ def take_lock(journal: Journal, holder: str, *, sleep: Callable[[float], None] =
     On another machine, a dead driver is replaced after its lock has expired.
 
     Args:
-        holder: a token that no other driver has.
-        sleep: waits for some seconds.
+        holder: a unique token of this driver.
+        sleep: called to wait for some seconds.
 
     Raises:
         NameTaken: a living driver has the lock.
     """
-    # Remaining lifetime of the lock expected at the next check, without a renewal, in seconds.
+    # The remaining lifetime of the lock that the next check will find if nobody renews it, in seconds.
     dead, due_s = "", math.inf
     while True:
         try:
@@ -44,7 +44,7 @@ def take_lock(journal: Journal, holder: str, *, sleep: Callable[[float], None] =
             if taken.left_s > due_s:
                 # It was renewed in between, so its driver lives.
                 raise
-            logger.warning("%s; if it is dead, its lock runs out in %.0f s", taken, taken.left_s)
+            logger.warning("%s; if that driver is dead, its lock expires in %.0f s", taken, taken.left_s)
             wait_s = min(taken.left_s, journal.timing.keep_lock_s) + _LOCK_MARGIN_S
             due_s = taken.left_s - wait_s + _LOCK_MARGIN_S
             sleep(wait_s)

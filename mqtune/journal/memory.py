@@ -1,7 +1,4 @@
-"""The in-memory twin of the journal.
-
-It keeps the same contract in one process, for unit tests and for runs without a server.
-"""
+"""A journal in the memory of one process, for unit tests and for runs without a server."""
 
 from __future__ import annotations
 
@@ -41,12 +38,12 @@ from mqtune.journal.base import (
     Unclaimed,
     entry_order,
 )
-from mqtune.journal.chapters import ChapterReader
+from mqtune.journal.files.chapters import ChapterReader
 from mqtune.journal.memory_server import MemoryExperiment, MemoryServer, TrialState, is_apart
 
 
 class MemoryJournal(Journal):
-    """One experiment's journal in memory; journals on the same server see each other's writes."""
+    """One experiment's journal in memory. Journals with the same server share their data."""
 
     def __init__(self, server: MemoryServer, experiment: str) -> None:
         self.experiment = experiment
@@ -55,7 +52,7 @@ class MemoryJournal(Journal):
         self._lock = server.changed
         self._epoch = 0
         self._chapters = ChapterReader(self)
-        #: How the driver's lock was taken: its holder, the holder's description, and the duration.
+        #: The arguments with which the driver's lock was taken: holder, description and duration.
         self._held_by = ("", "", 0.0)
         with self._lock:
             self._state = server.experiments.setdefault(experiment, MemoryExperiment())
@@ -71,12 +68,12 @@ class MemoryJournal(Journal):
 
     def _check_epoch(self) -> None:
         if self._epoch > self._state.epoch:
-            raise JournalGone(f"experiment {self.experiment!r}: what this driver has written is gone")
+            raise JournalGone(f"experiment {self.experiment!r}: the events that this driver has written are gone")
         if not self._epoch or self._epoch != self._state.epoch:
             raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
 
-    def _attempt(self, trial: TrialId, attempt: int, state: str) -> TrialState | None:
-        """Return an attempt if it is a trial's last one and in this state."""
+    def _attempt_in(self, state: str, trial: TrialId, attempt: int) -> TrialState | None:
+        """Return a trial's last attempt, if it has this number and this state."""
         known = self._state.trials.get(trial)
         return known if known is not None and (known.attempt, known.state) == (attempt, state) else None
 
@@ -87,7 +84,7 @@ class MemoryJournal(Journal):
                 self._check_epoch()
             if state.holder != holder:
                 if self._epoch:
-                    raise DriverFenced(f"experiment {self.experiment!r}: another driver has it")
+                    raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
                 if state.driver_until is not None and state.driver_until > now and not (dead and state.driver == dead):
                     raise NameTaken(
                         f"experiment {self.experiment!r} is driven by {state.driver}, which took it "
@@ -114,7 +111,7 @@ class MemoryJournal(Journal):
                 self._state.driver_until = self.server.clock()
 
     def _undriven(self) -> str:
-        """Return the policy of workers if the experiment had no driver for the grace; else nothing."""
+        """Return the workers' policy if the driver has been away for the grace period; else ""."""
         state = self._state
         if state.on_loss.policy == "continue" or state.driver_until is None:
             return ""
@@ -142,7 +139,7 @@ class MemoryJournal(Journal):
             if before is not None and before.gang:
                 self._state.forget_seats(trial)
             for name in seat_names(trial, assignment.seats):
-                # They stand in the order in which they were staged.
+                # Removed first, so that the dict keeps the order in which attempts were staged.
                 self._state.trials.pop(name, None)
                 self._state.trials[name] = TrialState(attempt, kept, staged_at=now, gang=assignment.gang)
             if before is not None:
@@ -190,10 +187,10 @@ class MemoryJournal(Journal):
     def order(self, orders: Sequence[Order]) -> list[bool]:
         with self._lock:
             self._check_epoch()
-            running = [self._attempt(order.trial, order.attempt, "running") for order in orders]
+            running = [self._attempt_in("running", order.trial, order.attempt) for order in orders]
             for order, state in zip(orders, running, strict=True):
                 if state is not None:
-                    # Behind those of other kinds, as on Redis.
+                    # Removed first, so that the order comes last, as on Redis.
                     state.orders.pop(order.kind, None)
                     state.orders[order.kind] = order.word
             return [state is not None for state in running]
@@ -271,7 +268,7 @@ class MemoryJournal(Journal):
         with self._lock:
             self._check_epoch()
             state = self._state
-            # New entries never reuse the id of a forgotten one.
+            # So new entries never reuse the id of a deleted one.
             state.forgotten += len(state.entries)
             state.entries.clear()
             state.checkpoints.clear()
@@ -367,7 +364,7 @@ class MemoryJournal(Journal):
                 raise DriverFenced(f"experiment {self.experiment!r}: another driver has taken over")
             state.entries, state.chapters, state.first = list(entries()), list(chapters), first
             if chapters:
-                # Ids that follow are higher than those in chapters.
+                # So later entries have higher ids than those in chapters.
                 state.forgotten = max(state.forgotten, entry_order(chapters[-1].last)[0])
             state.size = sum(len(entry.data) for entry in state.entries)
             state.definition, state.epoch = definition, self._epoch
@@ -395,7 +392,7 @@ class MemoryJournal(Journal):
         with self._lock:
             now = self.server.clock()
             for trial, attempt, worker, importing_s in held:
-                state = self._attempt(trial, attempt, "staged")
+                state = self._attempt_in("staged", trial, attempt)
                 if state is not None:
                     state.held_until, state.held_by = now + hold_s, worker
                     state.imports_at = None if importing_s is None else now - importing_s
@@ -433,10 +430,7 @@ class MemoryJournal(Journal):
             return Grant(Assignment.decode(state.assignment), state.timestamp, seats[0].address if state.gang else "")
 
     def _refusal(self, claim: Claim, worker: str, state: TrialState, seats: list[TrialState]) -> Refusal | None:
-        """Return why a claim is not granted a seat that is staged, and not held for it either.
-
-        Return None for nothing.
-        """
+        """Return why a claim of a staged attempt or seat is refused. None if it is not."""
         if self._state.is_revoked(claim.seat[0], claim.attempt):
             return "revoked"
         if self._undriven():
@@ -450,14 +444,15 @@ class MemoryJournal(Journal):
             return "beside"
         return "after" if self._state.comes_after(claim.seat[0], state.gang, worker, now) else None
 
-    def _held(self, claim: Claim) -> TrialState | None:
+    def _running(self, claim: Claim) -> TrialState | None:
+        """Return the running attempt of a claim. None if the claim is fenced."""
         trial, attempt, token = claim
         state = self._state.trials.get(trial)
         is_held = state is not None and state.attempt == attempt and state.token == token and state.state == "running"
         return state if is_held else None
 
     def _wait_if_full(self) -> str:
-        """Return the word that attempts which continue are told while the journal is full."""
+        """Return WAIT while the journal is full, else an empty text."""
         return WAIT if 0 < self._state.most_bytes <= self._state.size else ""
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
@@ -465,7 +460,7 @@ class MemoryJournal(Journal):
             answers: list[Answer] = []
             accepted: list[bytes] = []
             for claim, first, size, timestamp, data in segments:
-                state = self._held(claim)
+                state = self._running(claim)
                 if state is None:
                     answers.append(FENCED)
                 elif first == state.sequence + 1:
@@ -482,7 +477,7 @@ class MemoryJournal(Journal):
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
         with self._lock:
-            state = self._held(claim)
+            state = self._running(claim)
             if state is None:
                 return FENCED
             self._state.checkpoints.setdefault(checkpoint, data)
@@ -490,7 +485,7 @@ class MemoryJournal(Journal):
 
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
         with self._lock:
-            state = self._held(claim)
+            state = self._running(claim)
             if state is None:
                 return FENCED
             newest = list(events)[-1]
@@ -506,7 +501,7 @@ class MemoryJournal(Journal):
             answers: list[Answer] = []
             ends = self._undriven() == "stop"
             for claim in claims:
-                state = self._held(claim)
+                state = self._running(claim)
                 if state is not None:
                     state.lease_until = self.server.clock() + lease_s
                 undriven = ends and state is not None and not state.intent

@@ -25,7 +25,7 @@ class TrialState:
     attempt: int
     assignment: bytes
     state: str = "staged"
-    #: Infinite if its entry in the list of staged attempts was lost.
+    #: When it was staged. Infinite if its entry in the list of staged attempts was lost.
     staged_at: float = 0.0
     token: str = ""
     sequence: int = 0
@@ -35,13 +35,13 @@ class TrialState:
     orders: dict[str, str] = field(default_factory=dict)
     decided: str = ""
     ended_by: str = ""
-    #: Infinite if its lease entry was lost.
+    #: When its lease expires. Infinite if its lease was lost.
     lease_until: float = 0.0
     closed: bytes = b""
     saved: str = ""
     held_until: float = 0.0
     held_by: str = ""
-    #: Start of its worker's import of the trainable.
+    #: When its worker began to import the trainable.
     imports_at: float | None = None
     #: For a seat of a gang: its worker, the end of its reservation, its start event until all are taken, and its
     #: address.
@@ -50,17 +50,17 @@ class TrialState:
     seated_until: float = -math.inf
     start: bytes = b""
     address: str = ""
-    #: Cause and event of the seat's end that counts.
+    #: For a gang: the cause and the event of the seat's end that ended it.
     ended_as: str = ""
     end: bytes = b""
 
     def is_taken(self, now: float) -> bool:
-        """Whether a claim reserves it while its gang waits for other seats."""
+        """Whether a worker has reserved this seat while the gang waits for other seats."""
         return self.state == "staged" and bool(self.token) and self.seated_until > now
 
     @property
     def answer(self) -> Answer:
-        """The orders in the answer to its worker."""
+        """The orders of the attempt, as its worker gets them."""
         return self.intent or " ".join(self.orders.values())
 
 
@@ -74,7 +74,7 @@ class MemoryExperiment:
     chapters: list[Chapter] = field(default_factory=list)
     #: The first entry of all, after it is in a chapter.
     first: Entry | None = None
-    #: Bytes of all entries, and their limit, above which trials have to wait; 0 for no limit.
+    #: Bytes of all entries, and the limit at which reports have to wait; 0 for no limit.
     size: int = 0
     most_bytes: int = 0
     trials: dict[TrialId, TrialState] = field(default_factory=dict)
@@ -89,22 +89,23 @@ class MemoryExperiment:
     driver_until: float | None = None
     on_loss: OnLoss = field(default_factory=OnLoss)
     epoch: int = 0
-    #: Last note of each kind on how attempts fare: its time, and the worker, or the worker and device.
+    #: The last note of each kind on how attempts do: its time, and the worker, or the worker and its device.
     fared: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def index_after(self, entry: str) -> int:
-        """Return the index of the first entry after this one. Its id gives a close lower bound."""
+        """Return the index of the first entry after an id."""
         entries = self.entries
         if not self.forgotten and entries and entries[-1].id == entry:
             return len(entries)
-        place = entry_order(entry)
-        at = max(place[0] - self.forgotten, 0)
-        while at < len(entries) and entry_order(entries[at].id) <= place:
+        order = entry_order(entry)
+        # The id's number is a close lower bound.
+        at = max(order[0] - self.forgotten, 0)
+        while at < len(entries) and entry_order(entries[at].id) <= order:
             at += 1
         return at
 
     def has_reports(self, trial: TrialId, after: str) -> bool:
-        """Whether a trial has reports after an entry, or there are too many entries to check."""
+        """Whether a trial has reports after an entry. True if there are too many entries to check."""
         entries = self.entries[self.index_after(after) if after else 0 :][:_LOOK]
         reports = (entry.data for entry in entries if entry.data.startswith(REPORTS_PREFIX))
         return any(trial.encode() in data for data in reports) or len(entries) == _LOOK
@@ -116,7 +117,8 @@ class MemoryExperiment:
     def standing(self, trial: TrialId, attempt: int) -> tuple[str, list[TrialState]]:
         """Return the state and seats of an attempt.
 
-        The state is "running" if a seat runs, "ended" if all have ended, "" if one is missing, or else "staged".
+        The state is "running" if a seat runs, "ended" if all have ended, and "staged" otherwise. It is empty if a seat
+        is missing or belongs to another attempt.
         """
         first = self.trials.get(trial)
         if first is None:
@@ -127,7 +129,7 @@ class MemoryExperiment:
         return next(state for state in ("running", "staged", "ended") if state in states) if is_whole else "", seats
 
     def forget_seats(self, trial: TrialId, gang: str = "") -> None:
-        """Delete the further seats of a trial, including those of this gang."""
+        """Delete the further seats of a trial. *gang* has their number, if some are missing."""
         for name in seat_names(trial, seats_in(gang))[1:]:
             self.trials.pop(name, None)
         seat = 1
@@ -139,7 +141,10 @@ class MemoryExperiment:
         return revocation(trial, attempt) in self.requests
 
     def comes_after(self, trial: TrialId, gang: str, worker: str, now: float) -> bool:
-        """Whether a gang with the same needs was staged earlier, and lacks a seat that this worker could take."""
+        """Whether a gang that was staged earlier must get seats from this worker first.
+
+        It has equal resources, and lacks a seat that the worker could take.
+        """
         listed = (name for name, state in self.trials.items() if state.state == "staged" and state.staged_at < math.inf)
         for other in dict.fromkeys(seat_in(name)[0] for name in listed):
             if other == trial:

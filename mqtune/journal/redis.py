@@ -54,11 +54,11 @@ from mqtune.journal.base import (
     Unclaimed,
     entry_order,
 )
-from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapters
-from mqtune.journal.connection import Connects, RedisClient, database_of, timing_of
-from mqtune.journal.retry import is_about_server, retrying
-from mqtune.journal.room import Room
-from mqtune.journal.script import script
+from mqtune.journal.files.chapters import ChapterReader, decode_chapters, encode_chapters
+from mqtune.journal.server.connection import Connects, RedisClient, database_of, timing_of
+from mqtune.journal.server.retry import is_about_server, retrying
+from mqtune.journal.server.room import Room
+from mqtune.journal.server.script import script
 from mqtune.journal.stream import (
     WRONG_TYPE,
     XRANGE,
@@ -74,21 +74,21 @@ from mqtune.journal.stream import (
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: If the server's clock gains more on this machine's between two reads of it, it was set forward.
+#: If the server's clock gains more seconds than this on this machine's clock between two reads, it was set forward.
 CLOCK_STEP_S: Final = 3.0
-#: The longest reason why nothing starts that is kept beside the lock: a few lines.
+#: The most characters that are stored of the reason why no trial starts.
 _MOST_WAITS_CHARS: Final = 1_000
-#: The most attempts that one script checks, in a millisecond in which nobody else is served.
+#: The most attempts that one script checks. It takes a millisecond, in which the server answers nobody else.
 LOOK_COUNT: Final = 500
 #: The entries of one upload of a restored journal: some megabytes of reports.
 UPLOAD_COUNT: Final = 500
-#: Uploaded entries of a driver that dies expire after longer than any upload takes.
+#: Lifetime of uploaded entries, in seconds, in case that the driver dies. No upload takes as long.
 UPLOAD_EXPIRES_S: Final = 600
-#: The server's errors for a stream whose last entry has the last possible id, which no journal reaches by itself.
+#: The server's errors for a stream whose last entry has the largest possible id. Only a foreign write can cause that.
 _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
-#: Numbers from a server have fewer digits.
+#: Numbers from a server have fewer digits than this.
 _DIGITS: Final = 20
-#: The requests that add trials or reports. They wait while the server is full, as workers' reports do.
+#: The actions of requests that add trials or reports. They wait while the server is full, like workers' reports.
 _GROWING: Final = frozenset({"add", "ask", "tell"})
 
 
@@ -99,7 +99,7 @@ def experiments_on(client: Any, *, patience_s: float) -> list[str]:
 
 
 def _time(value: bytes) -> float:
-    """Return a time that a worker wrote; 0 for a malformed one, which would fail each attempt."""
+    """Return a time that a worker wrote; 0 for a malformed one, so that attempts don't fail."""
     with contextlib.suppress(ValueError):
         if math.isfinite(time_s := float(value)):
             return time_s
@@ -107,7 +107,7 @@ def _time(value: bytes) -> float:
 
 
 def room_of(client: RedisClient, *, patience_s: float) -> Room | None:
-    """Return the room in a server's memory; None if this account may not know."""
+    """Return the room in a server's memory. None if this account lacks the permission."""
     try:
         return Room.of(retrying(lambda: client.info("memory"), patience_s=patience_s))
     except (AccessDenied, ResponseError):
@@ -115,7 +115,7 @@ def room_of(client: RedisClient, *, patience_s: float) -> Room | None:
 
 
 def number(value: bytes | None) -> int:
-    """Return a number that a worker wrote; 0 for a malformed one, which must not end a driver."""
+    """Return a number that a worker wrote; 0 for a malformed one, so that drivers don't fail."""
     # Python refuses numbers of thousands of digits.
     return int(value) if value is not None and value.isdigit() and len(value) < _DIGITS else 0
 
@@ -124,10 +124,9 @@ class RedisJournal(Journal):
     """One experiment's journal on a Redis server.
 
     Args:
-        client: a checked connection, which many journals and threads may share.
-        experiment: the experiment's name.
-        patience_s: how long calls are repeated while the server is away.
-        closing: once set, calls are not repeated.
+        client: a checked connection. Many journals and threads may share it.
+        patience_s: how long calls are retried while the server is missing.
+        closing: once set, calls are not retried.
     """
 
     def __init__(
@@ -139,24 +138,25 @@ class RedisJournal(Journal):
         closing: threading.Event | None = None,
     ) -> None:
         self.experiment = experiment
-        #: Called after ``restore``, for other data that the server may have lost.
+        #: Called after ``restore``, to restore other data that the server may have lost.
         self.on_restored: Callable[[], None] = lambda: None
-        #: Returns the queue and the task of a seat. The step that stages an attempt puts them there. None if tasks are
-        #: published afterwards.
+        #: Returns the queue and the message for a seat and an attempt's number. ``stage`` then also queues the message.
+        #: None if messages are published later.
         self.task_of: Callable[[TrialId, int], tuple[str, str]] | None = None
-        # redis-py's types allow for the answers of other settings.
+        # redis-py's types include the results of other settings.
         self._client: Any = client
         self.timing = timing_of(client)
         self._keys = ExperimentKeys(experiment, database_of(client))
         self._control = control_channel("", database_of(client))
-        #: How long calls are repeated while the server is away.
+        #: How long calls are retried while the server is missing, in seconds.
         self.patience_s = patience_s
         self._closing = closing
         self._epoch = 0
-        #: The lock's holder, its description, and the duration in milliseconds.
+        #: The holder of the driver's lock, its description, and the lock's duration in milliseconds.
         self._lock = ("", "", 0)
+        #: The last entry that was read of the fleet's stream.
         self._fleet_seen = "$"
-        #: The seconds by which the server's clock was ahead of this machine's monotonic one.
+        #: By how many seconds the server's clock was ahead of this machine's monotonic clock.
         self._ahead_s = math.inf
         self._chapters = ChapterReader(self)
         self._connects = client.connects if isinstance(client, RedisClient) else Connects()
@@ -182,22 +182,22 @@ class RedisJournal(Journal):
         return result
 
     def _explain(self, error: str) -> MqtuneError | None:
-        """Return the error about this experiment for a text of the server's or a script's, if any."""
+        """Return mqtune's error for a known error text of the server or a script. None for others."""
         if "JOURNALGONE" in error:
             return JournalGone(
-                f"Redis no longer has experiment {self.experiment!r} as this driver knows it: it was emptied, or set "
-                "back"
+                f"Redis no longer has all entries of experiment {self.experiment!r} that this driver has read: it was "
+                "emptied, or set back to an earlier state"
             )
         if "STALEDRIVER" in error:
             return DriverFenced(
-                f"experiment {self.experiment!r}: another driver has taken over; this one stops writing and its trials "
-                "go on there"
+                f"experiment {self.experiment!r}: another driver has taken over; this one stops, and its trials "
+                "continue with the other one"
             )
         if _LAST_ID.search(error):
             return JournalBlocked(
-                f"experiment {self.experiment!r}: Redis takes no more entries for its journal, as somebody has given "
-                "one the last id that there is; docs/security.md says how it goes on: XDEL that entry and those behind "
-                f"it, delete journal.msgpack in its folder, then mqtune archive {self.experiment} --yes, and "
+                f"experiment {self.experiment!r}: Redis accepts no more entries in its journal, because somebody has "
+                "given one the largest possible id. To continue (see docs/security.md), XDEL that entry and later "
+                f"ones, delete journal.msgpack in its folder, then mqtune archive {self.experiment} --yes, and "
                 f"mqtune drive {self.experiment}"
             )
         return None
@@ -212,36 +212,36 @@ class RedisJournal(Journal):
         """Run a script that appends to the journal."""
         return self._run(name, [self._keys.meta, self._keys.journal, *keys], [self._keys.metrics, *args])
 
-    def _drive(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
-        """Run a script that appends to the journal, for the driver with the newest epoch alone."""
+    def _write_as_driver(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
+        """Run a script that appends to the journal. It fails if a later driver has the lock."""
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, *keys]
         return self._run(name, keys, [self._keys.metrics, self._epoch, *args])
 
     def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
         lock = holder, description, round(hold_s * 1000)
-        epoch, driver, left_ms, since_ms, _ = self._hold_lock(*lock, dead)
+        epoch, driver, left_ms, since_ms, _ = self._run_lock(*lock, dead)
         if not epoch:
             raise NameTaken(
                 f"experiment {self.experiment!r} is driven by {driver.decode()}, which took it {since_ms / 1000:.0f} s "
-                "ago; stop that, or choose another name",
+                "ago; stop that driver, or choose another name",
                 holder=driver.decode(),
                 left_s=left_ms / 1000,
             )
         if not self._epoch:
             self._epoch, self._lock = epoch, lock
-            # Its driver refreshes the fleet only after this, and again when it is notified of a worker.
+            # Before the driver reads the fleet's register: it will then see all later changes.
             self._fleet_seen = self._newest_of_fleet()
 
     def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
         if not self._epoch:
             raise DriverFenced(f"experiment {self.experiment!r}: this driver has not taken its lock")
-        *_, journal_bytes = self._hold_lock(holder, "", round(hold_s * 1000), state=state)
+        *_, journal_bytes = self._run_lock(holder, "", round(hold_s * 1000), state=state)
         return ServerState(journal_bytes)
 
     def unlock(self, holder: str) -> None:
-        self._hold_lock(holder, "", 0)
+        self._run_lock(holder, "", 0)
 
-    def _hold_lock(
+    def _run_lock(
         self, holder: str, description: str, hold_ms: int, dead: str = "", state: DriverState | None = None
     ) -> Any:
         keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
@@ -258,7 +258,7 @@ class RedisJournal(Journal):
         return cast("bytes | None", self._retrying(lambda: self._client.hget(self._keys.meta, "definition")))
 
     def record(self, *events: bytes, definition: bytes | None = None) -> None:
-        self._drive("record", [], [uuid.uuid4().hex, definition or b"", *events])
+        self._write_as_driver("record", [], [uuid.uuid4().hex, definition or b"", *events])
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         keys = [self._keys.trial(trial), self._keys.staged, self._keys.leases]
@@ -268,14 +268,16 @@ class RedisJournal(Journal):
                 queue, task = self.task_of(seat, attempt)
                 keys.append(queue)
                 args.append(task)
-        return bool(self._drive("stage", keys, args))
+        return bool(self._write_as_driver("stage", keys, args))
 
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
         args = [trial, attempt, intent.value, event, ended, self._control, self.experiment]
-        return cast("Intended", self._drive("intend", [self._keys.trial(trial), self._keys.staged], args).decode())
+        return cast(
+            "Intended", self._write_as_driver("intend", [self._keys.trial(trial), self._keys.staged], args).decode()
+        )
 
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        return bool(self._drive("close", [self._keys.trial(trial)], [attempt, event]))
+        return bool(self._write_as_driver("close", [self._keys.trial(trial)], [attempt, event]))
 
     def order(self, orders: Sequence[Order]) -> list[bool]:
         keys = [self._keys.driver, *(self._keys.trial(order.trial) for order in orders)]
@@ -286,13 +288,13 @@ class RedisJournal(Journal):
         self._retrying(lambda: self._client.hsetnx(self._keys.checkpoints, checkpoint, data))
 
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
-        self._drive("drop", [self._keys.checkpoints], [event, *checkpoints])
+        self._write_as_driver("drop", [self._keys.checkpoints], [event, *checkpoints])
 
     def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
         return cast("bytes | None", self._retrying(lambda: self._client.hget(self._keys.checkpoints, checkpoint)))
 
     def _now_ms(self) -> int:
-        """Return the server's time in milliseconds, and count an outage if that was set forward."""
+        """Return the server's time in milliseconds. Count an outage if its clock was set forward."""
         seconds, microseconds = self._retrying(self._client.time)
         ahead_s = seconds - time.monotonic()
         if ahead_s - self._ahead_s > CLOCK_STEP_S:
@@ -302,20 +304,21 @@ class RedisJournal(Journal):
         return int(seconds * 1000 + microseconds // 1000)
 
     def _read_up_to(self, key: str, ms: float, count: int | None = None) -> list[TrialId]:
+        """Return up to *count* seats with a time of at most *ms* in a sorted set, earliest first."""
         limit = {} if count is None else {"start": 0, "num": count}
 
-        def look() -> list[bytes]:
+        def fetch() -> list[bytes]:
             try:
                 return list(self._client.zrangebyscore(key, "-inf", ms, **limit))
             except ResponseError as error:
                 if WRONG_TYPE not in str(error):
                     raise
-                # Heartbeats and ``look`` restore its content.
-                logger.warning("%s is not a sorted set, and is deleted: something else has written to it", key)
+                # Renewals and ``look`` restore its content.
+                logger.warning("the key %s is not a sorted set, so it is deleted: mqtune did not write it", key)
                 self._client.delete(key)
                 return []
 
-        return [TrialId(trial.decode(errors="replace")) for trial in self._retrying(look)]
+        return [TrialId(trial.decode(errors="replace")) for trial in self._retrying(fetch)]
 
     def expired(self) -> list[TrialId]:
         return self._read_up_to(self._keys.leases, self._now_ms())
@@ -327,7 +330,7 @@ class RedisJournal(Journal):
             some = attempts[begin : begin + LOOK_COUNT]
             args = [self._epoch, round(lease_s * 1000), *itertools.chain.from_iterable(some)]
             last, *under_way = self._run("look", [self._keys.driver], args)
-            # The last script's entry is after the end of every attempt that an earlier one missed.
+            # Keep the last script's newest entry. It is after the end of each attempt that an earlier script missed.
             newest = last.decode()
             are_under_way += map(bool, under_way)
         return AttemptCheck(newest, are_under_way)
@@ -337,7 +340,7 @@ class RedisJournal(Journal):
     ) -> bool:
         keys = [self._keys.trial(trial), self._keys.leases, self._keys.staged]
         hints = self._control, self.experiment
-        return bool(self._drive("lose", keys, [trial, attempt, guard, event, repr(timestamp), read, *hints]))
+        return bool(self._write_as_driver("lose", keys, [trial, attempt, guard, event, repr(timestamp), read, *hints]))
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         now_ms = self._now_ms()
@@ -353,15 +356,15 @@ class RedisJournal(Journal):
         return unclaimed
 
     def _get_hashes(self, trials: Sequence[TrialId], *fields: str) -> list[list[bytes | None]]:
-        """Return these fields of each trial's hash."""
+        """Return the values of these fields in each trial's hash."""
 
-        def look() -> list[list[bytes | None]]:
+        def fetch() -> list[list[bytes | None]]:
             with self._client.pipeline(transaction=False) as pipe:
                 for trial in trials:
                     pipe.hmget(self._keys.trial(trial), fields)
                 return list(pipe.execute())
 
-        return self._retrying(look) if trials else []
+        return self._retrying(fetch) if trials else []
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         def read_server(after: str, count: int, may_wait: bool) -> tuple[list[Entry], str]:
@@ -370,16 +373,19 @@ class RedisJournal(Journal):
         return self._chapters.read(after, count, read_server)
 
     def read_server(self, after: str, count: int, block_s: float = 0) -> tuple[list[Entry], str]:
-        """Return the server's entries as ``read`` does, and the last entry's id in a chapter, or nothing."""
+        """Return entries as ``read`` does, but only from the server and not from chapters.
+
+        Return also the id of the last entry in a chapter, or an empty text.
+        """
         if block_s <= 0:
             page = XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count
 
-            def look() -> tuple[list[Entry], str]:
+            def fetch() -> tuple[list[Entry], str]:
                 with uncollected():
                     page_entries, head = read_with(self._client, self._keys, "trimmed", *page)
                     return entries_in(page_entries), id_of(head)
 
-            return self._retrying(look)
+            return self._retrying(fetch)
         block_ms = max(1, round(min(block_s, self.timing.blocking_read_s) * 1000))
         if self._fleet_seen == "$":
             self._fleet_seen = self._newest_of_fleet()
@@ -402,16 +408,17 @@ class RedisJournal(Journal):
         return first_of(kept) or next(iter(entries_in(page_entries)), None)
 
     def newest(self, count: int = 1) -> list[Entry]:
-        """Return the newest entries on the server, the newest first."""
+        """Return up to *count* of the newest entries on the server, the newest first."""
         page = XREVRANGE, self._keys.journal, "+", "-", "COUNT", count
         return entries_in(self._retrying(lambda: read_with(self._client, self._keys, "trimmed", *page))[0])
 
     def count(self) -> int:
-        """Return the number of entries, with those in chapters."""
+        """Return the number of all entries, on the server and in chapters."""
         on_server: int = self._retrying(lambda: self._client.xlen(self._keys.journal))
         return on_server + sum(chapter.entries for chapter in self.chapters())
 
     def _newest_of_fleet(self) -> str:
+        """Return the id of the newest entry in the fleet's stream."""
         newest = self._retrying(lambda: self._client.xrevrange(FLEET, count=1))
         return str(newest[0][0].decode()) if newest else "0-0"
 
@@ -469,25 +476,25 @@ class RedisJournal(Journal):
         self._run("erase", names, [self._epoch])
 
     def _upload(self, key: str, entries: Iterable[Entry]) -> int:
-        """Replace the content of a stream by entries, at least one. Return their bytes."""
+        """Replace a stream's content by entries, at least one. Return the bytes of their events."""
         self._client.delete(key)
         source, size = iter(entries), 0
         while some := list(itertools.islice(source, UPLOAD_COUNT)):
             with self._client.pipeline(transaction=False) as pipe:
                 for id_, data in some:
                     pipe.xadd(key, {"e": data}, id=id_)
-                # Nothing else would remove it if the driver dies here.
+                # If the driver dies here, nothing else removes the stream.
                 pipe.expire(key, UPLOAD_EXPIRES_S)
                 pipe.execute()
             size += sum(len(data) for _, data in some)
         return size
 
     def request(self, event: Requested) -> str:
-        # Other requests may make room.
+        # A full server accepts other requests, because they may free memory.
         is_small = int(event.action not in _GROWING)
         entry = self._write("request", [self._keys.requests], [event.id, event.encode(), is_small])
         if not entry:
-            raise JournalGone(f"Redis has lost experiment {self.experiment!r}; run its driver, which restores it")
+            raise JournalGone(f"Redis has lost experiment {self.experiment!r}; run its driver to restore it")
         return str(entry.decode())
 
     def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:
@@ -541,16 +548,17 @@ class RedisJournal(Journal):
 
 
 def _answer(answer: bytes | None) -> Answer:
-    """Return a script's answer. Missing or malformed orders harm only their trial."""
+    """Decode a script's answer. Missing or malformed orders must not fail the whole batch."""
     return (answer or b"").decode(errors="replace")
 
 
 def renew_all(
     renewals: Sequence[tuple[RedisJournal, Sequence[Claim]]], lease_s: float
 ) -> list[list[Answer] | ResponseError]:
-    """Renew leases of several experiments, whose journals share a client, in one step.
+    """Renew leases of several experiments in one step. Their journals share a client.
 
-    Return for each journal the result of its ``renew``, or an error if its keys are broken. Others keep their leases.
+    Return for each journal the result of its ``renew``. If an experiment's keys are broken, its result is an error, and
+    the others' leases are still renewed.
     """
     first = renewals[0][0]
     args: list[object] = [round(lease_s * 1000)]

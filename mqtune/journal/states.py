@@ -1,7 +1,4 @@
-"""How the experiments of a broker stand, many at a time, without reading their journals.
-
-It is for readers of all of them.
-"""
+"""The states of all experiments on a broker, read together and without their journals."""
 
 from __future__ import annotations
 
@@ -14,22 +11,22 @@ import redis
 from mqtune.core.keys import SUBMISSIONS, ExperimentKeys
 from mqtune.journal.base import entry_time
 from mqtune.journal.redis import experiments_on, number
-from mqtune.journal.retry import retrying
+from mqtune.journal.server.retry import retrying
 
-#: How many commands are sent before the first answer is read: some tens of milliseconds of a server's time.
+#: How many commands are sent together. They take some tens of milliseconds of the server's time.
 _COMMANDS: Final = 1_000
 _FIELDS: Final = ("last", "driver_until", "read", "bytes", "most_bytes")
 
 
 class State(NamedTuple):
-    """How an experiment stands; times are in seconds since the epoch, by the server's clock.
+    """The state of an experiment. Times are in seconds since the epoch, by the server's clock.
 
     Attributes:
-        last: the newest entry of its journal; empty before the first.
-        driver_until: when its driver's lock runs out, or ran out; 0 if it never had one.
-        read: the newest entry that the driver had read when it last kept the lock; empty where that is not known.
-        size: the bytes of its journal.
-        most: how many it may have; 0 for any number.
+        last: the id of the newest entry of its journal; empty before the first.
+        driver_until: when its driver's lock expires or has expired; 0 if it never had a driver.
+        read: the id of the newest entry that the driver had read at its last heartbeat; empty if unknown.
+        size: the bytes of its journal in Redis.
+        most: the limit of these bytes; 0 for no limit.
     """
 
     last: str
@@ -40,7 +37,7 @@ class State(NamedTuple):
 
 
 class AttemptCounts(NamedTuple):
-    """The running and waiting attempts of an experiment, and since when one waits (0: none)."""
+    """The numbers of running and waiting attempts, and since when the oldest one waits, or 0."""
 
     running: int
     waiting: int
@@ -48,19 +45,19 @@ class AttemptCounts(NamedTuple):
 
 
 def ask_each(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *, patience_s: float) -> list[Any]:
-    """Return the answer to each of these commands, which only read.
+    """Send commands that only read. Return an answer for each.
 
-    Return None where this account may not, or a key is of another type.
+    An answer is None if this account lacks the permission, or if a key has the wrong type.
 
     Raises:
-        BrokerUnavailable: the server is away.
+        BrokerUnavailable: the server is missing.
     """
     answers = _answers(client, commands, patience_s=patience_s)
     return [None if isinstance(answer, redis.RedisError) else answer for answer in answers]
 
 
 def _answers(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *, patience_s: float) -> list[object]:
-    """Return the answer to each command, or the server's error."""
+    """Send commands. Return for each its answer, or the server's error as an object."""
 
     def ask(part: Sequence[tuple[str | bytes, ...]]) -> list[object]:
         with client.pipeline(transaction=False) as pipe:
@@ -70,7 +67,7 @@ def _answers(client: redis.Redis, commands: Sequence[tuple[str | bytes, ...]], *
             answers = pipe.execute(raise_on_error=False)
         for answer in answers:
             if isinstance(answer, redis.ConnectionError | redis.TimeoutError):
-                # It loads its file, or was cut off.
+                # The server loads its data, or the connection broke.
                 raise answer
         return answers
 
@@ -90,24 +87,24 @@ def readable_on(client: redis.Redis, *, patience_s: float) -> list[str]:
 
 
 class States:
-    """The states of a broker's experiments, without those that this account may not read.
+    """Reads the states of experiments. Those that this account may not read are left out.
 
     Args:
-        client: a checked connection.
-        patience_s: how long calls are repeated while the server is away.
+        patience_s: how long calls are retried while the server is missing.
     """
 
     def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
         self._client = client
         self._patience_s = patience_s
-        #: Experiments of others, which are not asked for again: the server logs each refusal.
+        #: Experiments that this account may not read. They are not asked for again, because the server logs each
+        #: refusal.
         self._denied: set[str] = set()
 
     def read(self, names: Iterable[str]) -> dict[str, State]:
-        """Return the states of these experiments, without those that this account may not read.
+        """Return the states of these experiments by name.
 
         Raises:
-            BrokerUnavailable: the server is away.
+            BrokerUnavailable: the server is missing.
         """
         names = list(names)
         self._denied &= {*names}
@@ -115,15 +112,13 @@ class States:
         answers = self._ask([("HMGET", ExperimentKeys(name).meta, *_FIELDS) for name in asked])
         by_name = dict(zip(asked, answers, strict=True))
         self._denied |= {name for name, answer in by_name.items() if answer is None}
-        return {name: _state(answer) for name, answer in by_name.items() if answer is not None}
+        return {name: _state_of(answer) for name, answer in by_name.items() if answer is not None}
 
     def under_way(self, names: Iterable[str]) -> Mapping[str, AttemptCounts]:
-        """Return how many attempts of these experiments run and wait.
-
-        Experiments that this account may not read are left out.
+        """Return how many attempts of each of these experiments run and wait, by experiment.
 
         Raises:
-            BrokerUnavailable: the server is away.
+            BrokerUnavailable: the server is missing.
         """
         names = list(names)
         commands: list[tuple[str, ...]] = []
@@ -142,12 +137,12 @@ class States:
         }
 
     def scripts(self, names: Iterable[str]) -> Mapping[str, bool]:
-        """Return whether a worker runs the submitted script of each of these experiments.
+        """Return for each of these experiments whether a worker runs its submitted script.
 
-        An experiment that this account may not read counts as one without a script.
+        It is False for an experiment that this account may not read.
 
         Raises:
-            BrokerUnavailable: the server is away.
+            BrokerUnavailable: the server is missing.
         """
         names = list(names)
         commands: list[tuple[str, ...]] = []
@@ -158,10 +153,12 @@ class States:
         return {name: state == b"running" and float(until or 0) > seconds * 1000 for name, state, until in rows}
 
     def next_times(self, after: Mapping[str, str]) -> dict[str, float]:
-        """Return the time of each experiment's entry after this one, if there is one.
+        """Return the time of the next entry after a given one, by experiment.
+
+        *after* has the id of the given entry by experiment. Experiments without a next entry are left out.
 
         Raises:
-            BrokerUnavailable: the server is away.
+            BrokerUnavailable: the server is missing.
         """
         commands = [
             ("XRANGE", ExperimentKeys(name).journal, f"({entry}", "+", "COUNT", "1") for name, entry in after.items()
@@ -173,7 +170,7 @@ class States:
         return ask_each(self._client, commands, patience_s=self._patience_s)
 
 
-def _state(fields: Sequence[bytes | None]) -> State:
+def _state_of(fields: Sequence[bytes | None]) -> State:
     last, until, read, size, most = fields
     return State(
         (last or b"").decode(errors="replace"),

@@ -1,4 +1,4 @@
-"""Reads a journal's stream on a server, and with it the place of its chapters."""
+"""Reads a journal's stream in Redis, together with facts about its chapters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from redis.exceptions import ResponseError
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.keys import ExperimentKeys
 from mqtune.journal.base import Entry
-from mqtune.journal.connection import RedisClient
+from mqtune.journal.server.connection import RedisClient
 
 #: The server's error for a key of another type.
 WRONG_TYPE: Final = "WRONGTYPE"
 #: The id of an entry.
 _ENTRY: Final = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
-#: The beginning of a pipeline's error, in which redis-py has the whole command. Its name and its key are kept.
-_PIPELINED: Final = re.compile(r"Command # \d+ \((\S+(?: \S+)?).*?\) of pipeline caused error: ", re.DOTALL)
-#: redis-py leaves the answers to bytes unchanged; a dict for each entry would take twice the time of reading.
+#: If a command's name is bytes, redis-py does not convert the answer. To convert each entry would double the time.
 XRANGE: Final = b"XRANGE"
 XREVRANGE: Final = b"XREVRANGE"
 XREAD: Final = b"XREAD"
@@ -29,7 +27,7 @@ XREAD: Final = b"XREAD"
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector from inspecting ten thousands of live lists."""
+    """Disable garbage collection in the block, which would inspect ten thousands of live lists."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -39,28 +37,23 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def without_data(error: BaseException) -> str:
-    """Return a server's error in words, without the data of a pipeline's command."""
-    return _PIPELINED.sub(r"\1: ", str(error))
-
-
 def entries_in(items: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
-    """Return the entries of an answer: for each, its id and its fields' names and values.
+    """Convert the server's entries: pairs of an id, and the names and values of its fields.
 
-    Ours have one field. An account with access may have appended an entry with other fields: the first value is then no
-    event, and decoding it fails.
+    mqtune's entries have one field. If something else has appended an entry with other fields, decoding its first value
+    fails later.
     """
-    # As Entry(…), in half the time: there may be a million reports.
+    # This is Entry(…) in half the time, because there may be a million reports.
     new, kind = tuple.__new__, Entry
     return [new(kind, (id_.decode(), fields[1])) for id_, fields in items]
 
 
 @contextlib.contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Name the key in a server's error about its type.
+    """Turn a server's error about the type of a key into one that names the key.
 
     Raises:
-        MessageVersionError: the key is of another type.
+        MessageVersionError: the key has the wrong type.
     """
     try:
         yield
@@ -68,14 +61,13 @@ def naming(key: str) -> Iterator[None]:
         if WRONG_TYPE not in str(error):
             raise
         raise MessageVersionError(
-            f"the key {key} is of another type than mqtune's: something else has written to it; delete it (redis-cli "
-            f"DEL), and run the "
-            "script again, or mqtune delete the experiment"
+            f"the Redis key {key} has the wrong type, so something other than mqtune has written it; delete it "
+            "(redis-cli DEL) and run the script again, or delete the experiment (mqtune delete)"
         ) from None
 
 
 def first_of(kept: bytes | None) -> Entry | None:
-    """Return the experiment's first entry, which the server keeps once it is in a chapter."""
+    """Decode the experiment's first entry from the index of chapters. None if it is not there."""
     if kept is None:
         return None
     id_, _, data = kept.partition(b" ")
@@ -83,21 +75,23 @@ def first_of(kept: bytes | None) -> Entry | None:
 
 
 def id_of(field: bytes | None) -> str:
-    """Return a field's id of an entry, or an empty text.
+    """Return the entry's id in a field, or an empty text for an empty field.
 
     Raises:
-        MessageVersionError: the field has another value.
+        MessageVersionError: the value is not an entry's id.
     """
     if not field:
         return ""
     id_ = field.decode(errors="replace")
     if _ENTRY.fullmatch(id_) is None:
-        raise MessageVersionError(f"{id_[:100]!r} is no entry of a journal: something else has written to it")
+        raise MessageVersionError(
+            f"{id_[:100]!r} is not the id of a journal's entry: something other than mqtune has written it"
+        )
     return id_
 
 
 def read_with(client: Any, of: ExperimentKeys, field: str, *command: object) -> tuple[Any, bytes | None]:
-    """Return the answer to a command on the journal, and a field about its chapters after it."""
+    """Run a command on the journal, and read a field of its index of chapters directly after it."""
     keys = of.journal, of.chapters
     if not isinstance(client, RedisClient):
         with naming(keys[0]):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Followed as Followed,
         Replaced as Replaced,
     )
+    from mqtune.results.follower import Follower as Follower, follow as follow
     from mqtune.results.kept_state import STATE_FILE as STATE_FILE, Worth as Worth, fold_copy as fold_copy
     from mqtune.results.plots.compared import Compared as Compared
     from mqtune.results.plots.data import MOST_POINTS as MOST_POINTS, PlottedCurve as PlottedCurve
@@ -54,6 +55,7 @@ _NAMES = {
         "ranked",
     ),
     "experiments": ("Readable", "RecordedReport", "Snapshot", "empty_experiment", "saved_events"),
+    "follower": ("Follower", "follow"),
     "followed": ("Fold", "FolderSource", "Followed", "Replaced"),
     "kept_state": ("STATE_FILE", "Worth", "fold_copy"),
     "plots.compared": ("Compared",),

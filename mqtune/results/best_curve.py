@@ -1,4 +1,4 @@
-"""A small picture of the best value over a run's time, for notebooks."""
+"""An SVG picture of a run's best value over time, for notebooks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from html import escape
 from typing import Final
 
-#: In pixels.
+#: The picture's size and margin, in pixels.
 _WIDTH: Final = 640
 _HEIGHT: Final = 120
 _MARGIN: Final = 14
-#: The picture has fewer pixels.
+#: The most kept steps. The picture's width has fewer pixels.
 _MOST_STEPS: Final = 1_000
 _SVG: Final = (
     '<svg viewBox="0 0 {width} {height}" style="max-width:{width}px;width:100%;font:11px monospace" role="img">'
@@ -20,27 +20,28 @@ _SVG: Final = (
 
 
 class BestCurve:
-    """The best value over time, in bounded memory.
-
-    Args:
-        metric: the metric's name.
-    """
+    """The best value of a metric over time, in bounded memory."""
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
-        #: Elapsed seconds, and the best value from then on.
+        #: Pairs of elapsed seconds and the best value from then on.
         self._steps: list[tuple[float, float]] = []
 
     def add(self, elapsed_s: float, value: float) -> None:
-        """Record the best value at a time. Ignore NaN and infinities."""
+        """Record the best value at a time, in seconds. Ignore NaN and infinities."""
         if not math.isfinite(value) or (self._steps and self._steps[-1][1] == value):
             return
         if len(self._steps) >= _MOST_STEPS:
             self._steps = self._steps[::2]
         self._steps.append((elapsed_s, value))
 
-    def svg(self, elapsed_s: float, ended: str) -> str:
-        """Return the picture up to a time, whose label is *ended*, or an empty text without values."""
+    def svg(self, elapsed_s: float, end_label: str) -> str:
+        """Return the picture as an SVG element, or an empty text if there are no values.
+
+        Args:
+            elapsed_s: the end of the time axis, in seconds.
+            end_label: the label of that end.
+        """
         if not self._steps:
             return ""
         values = [value for _, value in self._steps]
@@ -51,7 +52,7 @@ class BestCurve:
             height=_HEIGHT,
             bottom=_HEIGHT - 2,
             title=escape(title),
-            end=escape(ended),
+            end=escape(end_label),
             points=" ".join(self._points(elapsed_s, low, (high - low) or 1.0)),
         )
 
@@ -61,6 +62,8 @@ class BestCurve:
             corners += [(at, corners[-1][1])] if corners else []
             corners.append((at, value))
         corners.append((elapsed_s, corners[-1][1]))
-        room = _HEIGHT - 3 * _MARGIN
+        plot_height = _HEIGHT - 3 * _MARGIN
         x_scale = _WIDTH / max(elapsed_s, corners[-1][0], 1e-9)
-        return [f"{x * x_scale:.1f},{2 * _MARGIN + room - (y - low) / span * room:.1f}" for x, y in corners]
+        return [
+            f"{x * x_scale:.1f},{2 * _MARGIN + plot_height - (y - low) / span * plot_height:.1f}" for x, y in corners
+        ]

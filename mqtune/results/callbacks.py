@@ -1,4 +1,4 @@
-"""Callbacks: their dispatcher, with its thread, and the one that writes ``errors.txt``."""
+"""The dispatcher that calls callbacks, and the callback that writes ``errors.txt``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Limit of queued events, at most about 50 MB, above which reports are dropped.
+#: While this many events are queued, which takes at most about 50 MB, reports are dropped.
 MOST_WAITING: Final = 50_000
-#: The dropped events. The number of others is limited by the attempts.
-_DROPPED: Final = frozenset({"on_report", "on_checkpoint"})
-#: In seconds: enough to write queued events, and short after Ctrl-C.
+#: The events that may be dropped. There are only a few others for each attempt.
+_DROPPABLE: Final = frozenset({"on_report", "on_checkpoint"})
+#: Seconds for queued events when the run ends, short enough for a user who pressed Ctrl-C.
 _CLOSE_S: Final = 10.0
-#: Rest of an idle thread, in seconds, as waking it costs the driver as much as an event.
+#: Seconds that the idle thread sleeps. Waking it for each event would cost the driver as much as the event.
 _REST_S: Final = 0.01
 
 _METHODS: Final = tuple(name for name in vars(Callback) if name.startswith("on_"))
@@ -44,16 +44,16 @@ class _Listener(NamedTuple):
 
 
 class CallbackDispatcher:
-    """Calls callbacks without ever delaying or ending the run. One thread uses it.
+    """Calls callbacks. Their errors don't end the run. Only one thread may use an instance.
 
-    Callbacks run in a shared thread, in the order of ``tell``, or with ``in_loop`` immediately in the caller's thread.
-    Methods that are not overridden cost nothing.
+    Callbacks are called in one thread of their own, in the order of ``tell``, so slow ones don't delay the run.
+    Callbacks with ``in_loop`` are called directly by ``tell``. Methods that are not overridden cost nothing.
 
-    While *most_waiting* events are queued, reports and checkpoints are dropped and counted. The journal has them. At
-    most one step is queued.
+    While *most_waiting* events are queued, reports and checkpoints are not passed to the thread but counted. The
+    journal has them. At most one ``on_step`` is queued, and called with the newest text.
 
     Raises:
-        ConfigurationError: one of them is not a Callback.
+        ConfigurationError: a given object is not a Callback.
     """
 
     def __init__(self, callbacks: Iterable[Callback], *, most_waiting: int = MOST_WAITING) -> None:
@@ -68,10 +68,10 @@ class CallbackDispatcher:
         self._queue: SimpleQueue[tuple[str, tuple[Any, ...]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        #: The argument of the next on_step, and whether one is queued.
+        #: The argument of the next on_step, and whether an on_step is queued.
         self._waiting_for = ""
         self._step_waits = False
-        #: The method and callback of the running call, or None.
+        #: The method and callback of the thread's running call, or None.
         self._telling: tuple[str, Callback] | None = None
         self._dropped: Counter[str] = Counter()
         self._unfinished = ""
@@ -104,7 +104,7 @@ class CallbackDispatcher:
         return tuple(texts)
 
     def hears(self, method: str) -> bool:
-        """Return whether any callback overrides *method*. If not, ``tell`` is not needed."""
+        """Return whether any callback overrides *method*. If not, the caller may skip ``tell``."""
         return bool(self._in_loop[method] or self._in_thread[method])
 
     def tell(self, method: str, *arguments: Any) -> None:
@@ -121,10 +121,10 @@ class CallbackDispatcher:
             except Exception as error:  # noqa: BLE001 - no error of a callback's may end the run
                 self._note(listener.callback, method, arguments, error)
         if self._in_thread[method]:
-            self._put(method, arguments)
+            self._enqueue(method, arguments)
 
-    def _put(self, method: str, arguments: tuple[Any, ...]) -> None:
-        if method in _DROPPED and self._queue.qsize() >= self._most_waiting:
+    def _enqueue(self, method: str, arguments: tuple[Any, ...]) -> None:
+        if method in _DROPPABLE and self._queue.qsize() >= self._most_waiting:
             if not self._dropped:
                 logger.warning(
                     "callbacks: %d events are queued; reports are dropped until there are fewer", self._most_waiting
@@ -143,10 +143,10 @@ class CallbackDispatcher:
             self._thread.start()
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
-        """Wait until the queue is empty, at most *timeout_s* seconds. No calls follow.
+        """Wait until the queue is empty, at most *timeout_s* seconds. Later calls do nothing.
 
-        Call ``tell("on_end")`` before. A callback that is still busy is abandoned, and ``problems`` reports it. A
-        second call does nothing.
+        Call ``tell("on_end")`` before. A callback that is still busy is abandoned, which ``describe_problems`` reports.
+        Later calls of any method do nothing.
         """
         if self._is_closed:
             return
@@ -157,14 +157,14 @@ class CallbackDispatcher:
         finally:
             self._is_closed = True
         if self._thread is not None and self._thread.is_alive():
-            self._unfinished = self._left_over()
+            self._unfinished = self._unfinished_text()
         for problem in self.describe_problems():
             logger.warning("callbacks: %s", problem)
 
-    def _left_over(self) -> str:
+    def _unfinished_text(self) -> str:
         telling = self._telling
         busy = f"{_name(telling[1])} was still busy with {telling[0]}" if telling else "callbacks were still busy"
-        # The last of the queue is the mark that ends the thread.
+        # The last element of the queue is the None that ends the thread.
         left = self._queue.qsize() - 1
         return f"{busy} when the run ended" + (f"; {left} events were not delivered" if left > 0 else "")
 
@@ -195,7 +195,7 @@ class CallbackDispatcher:
         event = method + _about(arguments)
         self._failures[id(callback)] = _Failures(_name(callback), event, f"{type(error).__name__}: {error}")
         logger.error(
-            "callback %s: %s failed; the run goes on, the callback is called again, and further errors are only counted",
+            "callback %s: %s failed; the run continues with the callback, whose further errors are only counted",
             _name(callback),
             event,
             exc_info=error,
@@ -224,7 +224,7 @@ def _name(callback: Callback) -> str:
 
 
 def _copied(trial: Trial) -> Trial:
-    """Return a copy of a trial. Only its last attempt can still change."""
+    """Return a copy of a trial, with a copy of the last attempt. Earlier attempts don't change."""
     attempts = [*trial.attempts[:-1], *map(dataclasses.replace, trial.attempts[-1:])]
     return dataclasses.replace(
         trial, attempts=attempts, history=list(trial.history), checkpoints=dict(trial.checkpoints)
@@ -238,21 +238,21 @@ _INDENT: Final = "    "
 class ErrorLog(Callback):
     """Appends failed attempts to ``errors.txt``, with time (UTC), worker, error and traceback.
 
-    An attempt has failed if its user code did, if its worker was lost or could not start it, or if it ended without
-    reporting the metric. Earlier entries stay. A resumed driver adds the failures that happened without a driver, and
-    no failure twice. A write error is logged once, and the next failure tries again.
+    An attempt has failed if its user code failed, if its worker was lost or could not start it, or if it ended without
+    reporting the metric. The file is never shortened. A resumed driver adds the failures that happened without a
+    driver, and no failure twice. The first write error is logged. After an error, the next failure is written again.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / ERROR_FILE
-        #: First lines of all entries, written or not.
-        self._noted: set[str] = set()
+        #: First lines of all entries, even if an entry could not be written.
+        self._known_heads: set[str] = set()
         #: Whether the last entry of the file is incomplete.
         self._is_cut = False
-        self._has_complained = False
+        self._has_warned = False
 
     def on_start(self, experiment: Experiment) -> None:
-        self._read()
+        self._read_file()
         missed = [
             (attempt.ended_at or 0.0, trial, attempt)
             for trial in list(experiment.trials.values())
@@ -260,43 +260,43 @@ class ErrorLog(Callback):
             if _has_failed(trial, attempt)
         ]
         for _, trial, attempt in sorted(missed, key=lambda attempt: attempt[0]):
-            self._add(trial, attempt)
+            self._log_failure(trial, attempt)
 
     def on_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
         if _has_failed(trial, attempt):
-            self._add(trial, attempt)
+            self._log_failure(trial, attempt)
 
-    def _read(self) -> None:
+    def _read_file(self) -> None:
         line = "\n"
         with contextlib.suppress(FileNotFoundError), self._path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.strip() and not line.startswith(_INDENT):
-                    self._noted.add(line.rstrip("\n"))
+                    self._known_heads.add(line.rstrip("\n"))
         # A crash, or a full disk, may have left half an entry.
         self._is_cut = line != "\n"
 
-    def _add(self, trial: Trial, attempt: Attempt) -> None:
+    def _log_failure(self, trial: Trial, attempt: Attempt) -> None:
         head = _head(trial, attempt)
-        if head in self._noted:
+        if head in self._known_heads:
             return
-        self._noted.add(head)
+        self._known_heads.add(head)
         body = attempt.error or (trial.reason if attempt.number == len(trial.attempts) else "") or attempt.stderr_tail
-        # splitlines() also cuts at form feeds and the like, whose rest would look like a first line.
+        # splitlines() also cuts at form feeds and the like. Without an indent, such a part would look like a head.
         lines = [head, *(_INDENT + line for line in body.splitlines() if line.strip()), "", ""]
         entry = "\n".join(lines).encode()
         try:
             self._append(entry)
         except OSError as error:
-            if not self._has_complained:
-                self._has_complained = True
+            if not self._has_warned:
+                self._has_warned = True
                 logger.warning(
-                    "%s can't be written: %s; the journal has all failures, and the next is tried again",
+                    "%s can't be written: %s; the journal has all failures, and the next failure will be written again",
                     self._path,
                     error,
                 )
 
     def _append(self, entry: bytes) -> None:
-        """Append an entry, in one write if the disk has room.
+        """Append an entry, in one write if the disk has free space.
 
         Raises:
             OSError: the disk is full. Part of the entry may be in the file.
@@ -314,7 +314,7 @@ class ErrorLog(Callback):
 
 
 def _has_failed(trial: Trial, attempt: Attempt) -> bool:
-    """Return whether an attempt failed, given its *trial* after the attempt's end."""
+    """Return whether an attempt failed. *trial* is its trial after the attempt's end."""
     if attempt.end in (AttemptEnd.FAILED, AttemptEnd.LOST) or attempt.could_not_start:
         return True
     if attempt.end is None or attempt.number != len(trial.attempts):

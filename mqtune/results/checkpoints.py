@@ -44,18 +44,18 @@ def fetch_checkpoint(
     target: Path | None = None,
     read: Callable[[CheckpointId], bytes | None] = lambda _: None,
 ) -> Checkpoint:
-    """Return a trial's checkpoint. A folder is copied to this machine.
+    """Return a trial's checkpoint. If it is a folder, copy it to this machine.
 
     Args:
-        name: the checkpoint's id, or an empty text.
+        name: the checkpoint's id, or empty if the trial has none.
         store: URL of the experiment's store, or empty.
         folder: the experiment's folder.
-        target: the new folder to copy to. The default is below *folder*, and each call replaces it.
-        read: returns the data of a checkpoint in Redis.
+        target: the new folder for the copy. The default is a folder in *folder*, which each call replaces.
+        read: returns the data of a checkpoint in Redis, or None if it is gone.
 
     Raises:
         ConfigurationError: the trial has no checkpoint.
-        CheckpointGone: it was deleted, or was in a Redis that is gone.
+        CheckpointGone: the checkpoint was deleted, or was in a Redis that is gone.
         CheckpointBroken: its content has changed.
         StoreUnavailable: the store can't be read from this machine.
     """
@@ -70,7 +70,8 @@ def fetch_checkpoint(
         data = file.read_bytes() if file.is_file() else read(name)
         if data is None:
             raise CheckpointGone(
-                f"checkpoint {name} is gone: it was a dict in Redis, which are kept for trials that may go on and for the best trial"
+                f"checkpoint {name} is gone: it was a dict in Redis, which stores dicts only for trials that may "
+                "continue and for the best trial"
             )
         values, counters = decode_dict(data)
         return Checkpoint(id=name, data=values, counters=counters, metrics=metrics)
@@ -85,8 +86,9 @@ def fetch_checkpoint(
 def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
     """Return the id of a trial's newest or best checkpoint, or an empty id without checkpoints.
 
-    Only existing checkpoints count. The best is the first with the best value of the metric, without a violated outcome
-    constraint if possible. Without values the newest is returned.
+    Deleted checkpoints don't count. The best one has the best value of the metric; of equal ones it is the first.
+    Checkpoints that violate an outcome constraint are chosen only if there are no others. If no checkpoint has a value,
+    the newest is returned.
 
     Raises:
         ConfigurationError: *which* is neither "newest" nor "best", or the experiment has several metrics.
@@ -97,12 +99,13 @@ def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> Checkpo
         raise ConfigurationError(f"which={which!r} is neither 'newest' nor 'best'")
     if not experiment.objective.is_single:
         raise ConfigurationError(
-            f"which='best': the experiment optimises {experiment.objective}, and no checkpoint is the best by all; give 'newest'"
+            f"which='best': the experiment optimises {experiment.objective}, and no checkpoint is the best by all; "
+            "give 'newest'"
         )
     scored = [saved for saved in trial.checkpoints.values() if _has_value(saved, experiment.metric)]
-    kept_to = [saved for saved in scored if experiment.objective.is_feasible(saved.metrics)]
+    feasible = [saved for saved in scored if experiment.objective.is_feasible(saved.metrics)]
     best, best_value = trial.checkpoint, math.nan
-    for saved in kept_to or scored:
+    for saved in feasible or scored:
         value = saved.metrics[experiment.metric]
         if experiment.is_better(value, best_value):
             best, best_value = saved.id, value
@@ -117,11 +120,11 @@ def _has_value(saved: SavedCheckpoint, metric: str) -> bool:
 def choose_checkpoint(
     experiment: Experiment, source: TrialId | None, origin: object
 ) -> CheckpointId | Path | Checkpoint:
-    """Return the id of the requested checkpoint, or a local folder or checkpoint.
+    """Return the requested checkpoint: an id of the experiment, a local folder, or a checkpoint.
 
     Args:
-        source: the trial that it must belong to, or None for any.
-        origin: an ``Origin``, or a checkpoint of ``get_checkpoint``.
+        source: the trial to which the checkpoint must belong, or None for any.
+        origin: "newest", "best", a checkpoint's id, the path of a folder, or a checkpoint from ``get_checkpoint``.
 
     Raises:
         ConfigurationError: *origin* is invalid or missing, or belongs to another trial.
@@ -132,7 +135,8 @@ def choose_checkpoint(
         )
     if source is None and origin in ("newest", "best") and not experiment.objective.is_single:
         raise ConfigurationError(
-            f"checkpoint={origin!r}: the experiment optimises {experiment.objective}, and no trial is the best by all; give a source"
+            f"checkpoint={origin!r}: the experiment optimises {experiment.objective}, and no trial is the best by all; "
+            "give the trial as source="
         )
     if origin in ("newest", "best"):
         trial = experiment.best if source is None else experiment.trials[source]
@@ -144,46 +148,48 @@ def choose_checkpoint(
             )
         return name
     if isinstance(origin, str) and _ID.fullmatch(origin) and not os.path.isdir(origin):
-        return _known(experiment, source, CheckpointId(origin))
+        return _checked_id(experiment, source, CheckpointId(origin))
     if source is not None:
         raise ConfigurationError(f"checkpoint={origin!r} belongs to no trial: leave out source={source!r}")
     if isinstance(origin, Checkpoint):
         if origin.is_dict:
             raise ConfigurationError(
-                f"checkpoint={origin!r} is a dict, and only a folder can be imported; write the dict to a file in a folder"
+                f"checkpoint={origin!r} is a dict, and only a folder can be imported; write the dict to a file in a "
+                "folder"
             )
         return origin
     if not os.path.isdir(origin):
         raise ConfigurationError(
-            f"checkpoint={os.fspath(origin)!r} is neither a folder on this machine, nor 'newest', 'best' or the id of a checkpoint"
+            f"checkpoint={os.fspath(origin)!r} is neither a folder on this machine, nor 'newest', 'best' or the id of "
+            "a checkpoint"
         )
     return Path(origin)
 
 
-def _known(experiment: Experiment, source: TrialId | None, name: CheckpointId) -> CheckpointId:
+def _checked_id(experiment: Experiment, source: TrialId | None, name: CheckpointId) -> CheckpointId:
     owner = experiment.trials.get(trial_of(name))
     if source is not None and trial_of(name) != source:
         raise ConfigurationError(f"checkpoint {name} belongs to trial {trial_of(name)}, not to trial {source}")
     if owner is None or name not in owner.checkpoints:
-        kept = "" if owner is None else f"; trial {owner.id} has {', '.join(owner.checkpoints) or 'none'}"
-        raise ConfigurationError(f"there is no checkpoint {name!r}, or it was deleted{kept}")
+        others = "" if owner is None else f"; trial {owner.id} has {', '.join(owner.checkpoints) or 'none'}"
+        raise ConfigurationError(f"checkpoint {name!r} does not exist, or was deleted{others}")
     return name
 
 
 def import_checkpoint(trial: TrialId, origin: Path | Checkpoint, store: str) -> CheckpointId:
-    """Copy a local folder into the experiment's store, for a trial, and return its id.
+    """Copy a local folder into the experiment's store as a trial's checkpoint. Return its id.
 
     A checkpoint from another experiment's store keeps its counters.
 
     Raises:
         ConfigurationError: the experiment has no store, or the folder has content that can't be saved.
-        CheckpointBroken: it is a stored checkpoint whose content has changed.
+        CheckpointBroken: the folder is another store's checkpoint whose content has changed.
         StoreUnavailable: the store can't be reached or written.
     """
     if not store:
         raise ConfigurationError(
-            f"checkpoint={origin!r} is a folder, and the experiment has no store through which its workers could read it; name one with "
-            "Checkpoints('/shared/checkpoints')"
+            f"checkpoint={origin!r} is a folder, and the experiment has no store through which its workers could read "
+            "it; give the tuner one: Checkpoints('/shared/checkpoints')"
         )
     name = checkpoint_id(trial, 0, secrets.randbits(32), in_memory=False)
     if isinstance(origin, Checkpoint):

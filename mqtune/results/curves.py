@@ -11,10 +11,13 @@ from mqtune.results.results import Results
 
 
 class Curve(NamedTuple):
-    """A trial's reports, each with its duration in seconds.
+    """The recorded learning curve of a trial.
 
-    *is_cut* means that its trial might have continued. Otherwise the trial ended by itself, with *error* if not empty,
-    *ending_s* after its last report.
+    Attributes:
+        reports: for each report, the seconds since the report before, and the metrics.
+        is_cut: whether the trial might have continued: it was stopped, or has not ended by itself.
+        error: the error by which the trial failed, or empty.
+        ending_s: seconds from the last report to the trial's end. It is 0 if *is_cut*.
     """
 
     trial: TrialId
@@ -28,8 +31,10 @@ class Curve(NamedTuple):
 class Recorded(NamedTuple):
     """All curves of an experiment, in the order of its trials.
 
-    *left_out* are trials without a curve of their own: abandoned ones, and those with another config or another trial's
-    checkpoint. *saves* says whether any report came with a checkpoint.
+    Attributes:
+        left_out: trials without a curve of their own: they were abandoned, changed their config, or continued from
+            another trial's checkpoint.
+        saves: whether any report came with a checkpoint.
     """
 
     curves: list[Curve]
@@ -38,7 +43,7 @@ class Recorded(NamedTuple):
 
 
 def timed_reports(results: Results) -> Iterator[tuple[RecordedReport, float]]:
-    """Yield all reports, with the seconds since the report before or the attempt's start.
+    """Yield each report with the seconds since the report before, or since its attempt's start.
 
     Raises:
         CopyIncomplete: as ``Results.reports``.
@@ -54,10 +59,10 @@ def timed_reports(results: Results) -> Iterator[tuple[RecordedReport, float]]:
 
 
 def recorded_curves(results: Results, *, trust_rules: bool) -> Recorded:
-    """Return an experiment's curves, without reports that were lost and repeated.
+    """Return an experiment's curves, without reports that a later attempt repeated.
 
     Args:
-        trust_rules: whether a trial that a stop rule has ended would have ended there anyway.
+        trust_rules: whether to treat trials that a stop rule ended as trials that ended by themselves.
 
     Raises:
         CopyIncomplete: as ``Results.reports``.
@@ -78,15 +83,16 @@ def recorded_curves(results: Results, *, trust_rules: bool) -> Recorded:
 
 
 def _drop_lost(so_far: list[tuple[RecordedReport, float]], checkpoint: str) -> None:
-    """Drop reports after the next attempt's checkpoint.
+    """Drop reports after the checkpoint from which the next attempt started.
 
-    A checkpoint that came without a report was saved at the end.
+    An empty *checkpoint* drops all. If no report came with the checkpoint, it was saved at the end of the attempt, and
+    nothing is dropped.
     """
     if not checkpoint:
         so_far.clear()
-    named = [place for place, (report, _) in enumerate(so_far) if report.checkpoint == checkpoint]
-    if named:
-        del so_far[named[-1] + 1 :]
+    saving = [index for index, (report, _) in enumerate(so_far) if report.checkpoint == checkpoint]
+    if saving:
+        del so_far[saving[-1] + 1 :]
 
 
 def _has_own_curve(trial: Trial) -> bool:
@@ -97,8 +103,8 @@ def _has_own_curve(trial: Trial) -> bool:
 
 def _curve(trial: Trial, reports: list[tuple[RecordedReport, float]], *, trust_rules: bool) -> Curve:
     attempt = trial.attempts[-1]
-    told = attempt.stop is not None and not (trust_rules and attempt.stop.by == "stop rule")
-    is_cut = told or attempt.end not in (AttemptEnd.COMPLETED, AttemptEnd.FAILED)
+    was_stopped = attempt.stop is not None and not (trust_rules and attempt.stop.by == "stop rule")
+    is_cut = was_stopped or attempt.end not in (AttemptEnd.COMPLETED, AttemptEnd.FAILED)
     error = attempt.error or attempt.error_type or "it has failed" if attempt.end is AttemptEnd.FAILED else ""
     last = reports[-1][0].timestamp if reports else attempt.started_at
     ending_s = 0.0 if attempt.ended_at is None or last is None or is_cut else max(0.0, attempt.ended_at - last)

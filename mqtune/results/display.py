@@ -34,7 +34,7 @@ from mqtune.results.best_curve import BestCurve
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
 
-#: Limits of shown characters of a value, and of a config's entries.
+#: The most shown characters of a value, and the most shown entries of a config.
 _VALUE_CHARS: Final = 30
 _CONFIG_ENTRIES: Final = 20
 
@@ -48,7 +48,7 @@ _STYLES: Final = {
 
 
 def short_value(value: object) -> str:
-    """Return a value in a few characters: numbers with four digits, and long values cut."""
+    """Return a value in a few characters: floats with four digits, and long values cut."""
     if isinstance(value, float):
         return f"{value:.4g}"
     # A list of a million numbers must not be written out only to be cut.
@@ -65,7 +65,10 @@ def short_config(config: Config) -> str:
 
 
 def counts_text(experiment: Experiment, total: int | None = None) -> str:
-    """Return the numbers of trials by status and in all, or ended and planned ones."""
+    """Return the numbers of trials, such as "3/10 trials: 1 running, 3 completed".
+
+    *total* is the number of planned trials. If it is None, the text begins with the number of existing trials.
+    """
     counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
     is_planned = total is not None and total >= len(experiment.trials)
     number = f"{_ended(experiment)}/{total} trials" if is_planned else counted(len(experiment.trials), "trial")
@@ -77,7 +80,10 @@ def _ended(experiment: Experiment) -> int:
 
 
 def best_text(experiment: Experiment) -> str:
-    """Return the best value, trial and config on one line, the front's ranges, or an empty text."""
+    """Return the best value, its trial and config on one line. It is empty if there is no value.
+
+    With several metrics, return the size of the Pareto front, and the range of each metric on it.
+    """
     best = experiment.best
     if best is None:
         return _front_text(experiment)
@@ -98,10 +104,10 @@ def _front_text(experiment: Experiment) -> str:
 
 
 def ranked(experiment: Experiment) -> list[Trial]:
-    """Return all trials, best first.
+    """Return all trials, the best first.
 
-    Trials that violate an outcome constraint follow, then trials without a value and abandoned ones. Of several
-    metrics, the Pareto front comes first, and the first metric counts.
+    Trials that violate an outcome constraint come after the others, and trials without a value and abandoned ones last.
+    With several metrics, the Pareto front comes first, and trials are otherwise ranked by the first metric.
     """
     if not experiment.objective.is_single:
         front = {trial.id for trial in experiment.pareto_front}
@@ -126,7 +132,7 @@ class Column(NamedTuple):
     head: str
     cell: Callable[[Experiment, Trial], str]
     justify: Literal["left", "right"] = "left"
-    #: The narrowest terminal that shows it.
+    #: The width of the narrowest terminal that shows the column.
     from_width: int = 0
     max_width: int | None = None
 
@@ -139,7 +145,7 @@ def _last(experiment: Experiment, trial: Trial) -> str:
     return short_value(trial.last_metrics[experiment.metric]) if experiment.metric in trial.last_metrics else ""
 
 
-def _where(attempt: Attempt) -> str:
+def _worker_text(attempt: Attempt) -> str:
     others = len({seat.worker for seat in attempt.seats} - {attempt.worker})
     return printable(attempt.worker) + (f" +{others}" if others else "")
 
@@ -157,14 +163,14 @@ _FEASIBLE: Final = Column(
     "feasible", lambda experiment, trial: "no" if trial.best_metrics and not experiment.is_feasible(trial) else ""
 )
 _AFTER: Final = (
-    Column("worker", lambda _, trial: _where(trial.attempts[-1]) if trial.attempts else "", "left", 90, 24),
+    Column("worker", lambda _, trial: _worker_text(trial.attempts[-1]) if trial.attempts else "", "left", 90, 24),
     Column("tags", lambda _, trial: printable(", ".join(trial.labels.tags)), "left", 60, 24),
     Column("config", lambda _, trial: short_config(trial.config), "left", 60),
 )
 
 
 def columns_of(experiment: Experiment) -> tuple[Column, ...]:
-    """Return the columns of a table of its trials."""
+    """Return the columns of a table of an experiment's trials."""
     feasible = (_FEASIBLE,) if experiment.objective.constraints else ()
     if experiment.objective.is_single:
         return (*_BEFORE, *_VALUES, *feasible, *_AFTER)
@@ -190,7 +196,7 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
     ]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        # rich first shrinks a column that may wrap; its cells are cut.
+        # In a narrow terminal, rich first shrinks columns that may wrap. This one's cells are cut instead.
         may_shrink = column.head == "config"
         table.add_column(
             column.head, justify=column.justify, no_wrap=not may_shrink, max_width=column.max_width, header_style="bold"
@@ -202,17 +208,17 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
 
 def _cell(column: Column, experiment: Experiment, trial: Trial) -> Text:
     style = _STYLES.get(trial.status, "") if column.head == "status" else ""
-    # Text, as a config's strings may look like rich's markup.
+    # A Text, as rich would read markup in a config's strings.
     return Text(column.cell(experiment, trial), style, no_wrap=True, overflow="ellipsis")
 
 
-#: In characters.
+#: The width of a table in a notebook, in characters.
 _NOTEBOOK_WIDTH: Final = 115
 _PRE: Final = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
 
 
 def experiment_html(experiment: Experiment) -> str:
-    """Return an experiment for a notebook: its counts and best trials. User text is escaped."""
+    """Return an experiment's counts and best trials as a notebook's HTML. User text is escaped."""
     trials = ranked(experiment)
     lines: list[Text | Table] = [Text(f"{printable(experiment.name)} · {counts_text(experiment)}", style="bold")]
     if best := best_text(experiment):
@@ -225,7 +231,7 @@ def experiment_html(experiment: Experiment) -> str:
 
 
 def trial_html(trial: Trial, values: Mapping[str, object]) -> str:
-    """Return a trial for a notebook: status, ranked values, config, and reason."""
+    """Return a trial's status, ranked values, config and reason as HTML for a notebook."""
     shown = ", ".join(f"{printable(name)}={short_value(value)}" for name, value in values.items())
     lines = [Text(f"trial {trial.id} · {trial.status.value.replace('_', ' ')} · {shown}", style="bold")]
     if trial.reason:
@@ -243,27 +249,28 @@ def _html(*parts: Text | Table | Group) -> str:
     return console.export_html(inline_styles=True, code_format=_PRE)
 
 
-#: In seconds. Redraws cost about 2 % of a core.
+#: Seconds between redraws of the table, which then cost about 2 % of a core.
 REDRAW_S: Final = 0.25
-#: In seconds, so that a night's run leaves a readable log.
+#: Seconds between lines, so that a night's run leaves a readable log, and between checks of whether one is due.
 LINE_S: Final = 10.0
 LINE_CHECK_S: Final = 1.0
-#: A wait is shown after these seconds, about the start of a local worker.
+#: A wait is shown only after these seconds, as the start of a local worker takes about as long.
 WAITING_S: Final = 2.0
 ROWS_MOST: Final = 10
 _LINES_AROUND: Final = 7
-#: Width of the bar, and the lowest terminal that shows it.
+#: The bar's width in characters, and the fewest lines of a terminal that shows it.
 _BAR_WIDTH: Final = 40
 _BAR_HEIGHT: Final = 12
-#: Ended trials before the remaining time is estimated.
+#: The remaining time is estimated only when this many trials have ended.
 _ESTIMATED_FROM: Final = 10
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
 _NUMBERS: Final = re.compile(r"\d+")
-#: Seconds for a frame, after which the reader counts as stuck.
+#: If a frame is not written within these seconds, the reader counts as stuck.
 _STUCK_S: Final = 0.1
-_LAST_WORDS_S: Final = 2.0
+#: Seconds to wait for a stuck reader at the end.
+_FINISH_S: Final = 2.0
 _ECHO: Final = "^C"
 
 
@@ -286,9 +293,10 @@ class ProgressConsole(Console):
 
 
 class UnblockedStream(io.TextIOBase):
-    """A text stream that never waits for a stuck reader, such as a terminal after Ctrl-S.
+    """A text stream that a stuck reader, such as a terminal after Ctrl-S, can't block.
 
-    A thread writes to the descriptor. It must not use the stream itself, whose lock would keep Python from exiting.
+    A thread writes directly to the file descriptor. If it used *stream* and got stuck, that stream's lock would keep
+    Python from exiting.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -318,7 +326,9 @@ class UnblockedStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Have the thread write, and wait for it briefly, to preserve the order with other writers.
+        """Have the thread write the text. Wait briefly until it is written.
+
+        So the text of others usually comes after it.
 
         Raises:
             OSError: the reader is gone.
@@ -352,20 +362,20 @@ class UnblockedStream(io.TextIOBase):
 class ProgressDisplay(Callback):
     """Shows a running experiment: a live table, or without a terminal a line every ten seconds.
 
-    The table is drawn in a notebook's cell, on standard error, or on standard output, the first that is interactive.
-    Lines go to standard error. If the reader is gone, drawing stops, and while the reader is stuck, frames are skipped.
-    The experiment continues. The work for a step does not grow with the number of ended trials.
+    The table is drawn in a notebook's cell, else on standard error if that is a terminal, else on standard output.
+    Lines go to standard error. If the reader is gone, drawing stops. While the reader is stuck, frames are skipped. The
+    experiment continues in both cases. The work of a step does not grow with the number of ended trials.
 
-    It reads the whole experiment a few times a second, and so runs in the driver's loop.
+    The callback runs in the driver's loop, as it reads the whole experiment a few times a second.
 
     Args:
         total: returns the number of planned trials, which may change, or None.
-        folder: the experiment's folder, which has the full errors.
-        console: replaces these streams.
+        folder: the experiment's folder, named in the text about failed trials.
+        console: the console to draw on, instead of these streams.
         clock: a monotonic clock, in seconds.
-        said: returns the line that others wrote below the table, or an empty text.
+        said: returns the line that the driver printed below the table after Ctrl-C, or an empty text.
         deciders: the searcher and scheduler in words, for the first line.
-        undisturbed: returns a context in which others write no line.
+        undisturbed: returns a context during which the driver prints no such line.
     """
 
     in_loop = True
@@ -453,7 +463,7 @@ class ProgressDisplay(Callback):
                 self._stop_live()
                 self._print_failures(experiment)
                 if isinstance(self._console.file, UnblockedStream):
-                    self._console.file.finish(_LAST_WORDS_S)
+                    self._console.file.finish(_FINISH_S)
         finally:
             self._stop_live()
             self._experiment = None
@@ -488,13 +498,13 @@ class ProgressDisplay(Callback):
         if self._console.is_jupyter:
             self._draw_in_cell(experiment, now, final=final)
             return
-        # A line within a frame would be counted as a row of it.
+        # rich would count a line printed within a frame as one of its rows.
         with self._undisturbed():
             self._draw_live(experiment, final=final)
 
     def _draw_live(self, experiment: Experiment, *, final: bool) -> None:
         if self._live is None:
-            # The script's output goes above the table, unless it is redirected.
+            # The script's output to a terminal goes above the table.
             self._live = Live(
                 console=self._console,
                 auto_refresh=False,
@@ -512,14 +522,14 @@ class ProgressDisplay(Callback):
         self._live.update(self._picture_drawn, refresh=True)
 
     def _move_below(self, said: str) -> None:
-        """Erase the table above a line that user code has printed. It is drawn again below the line."""
+        """Erase the table above the line *said*, so that it is drawn again below that line."""
         console, lines = self._console, self._console.render_lines(self._picture_drawn, pad=False)
         above, line = min(len(lines), console.height), math.ceil(len(said) / console.width)
         # Go up, delete the table, and go down past the line to the table's future last line.
         console.file.write(f"\x1b[{above + line}A\x1b[{above}M\x1b[{line}B\r" + "\n" * (above - 1))
 
     def _draw_in_cell(self, experiment: Experiment, now: float, *, final: bool) -> None:
-        """Draw table and best value in a notebook's cell, in place of the last drawing."""
+        """Draw the table and the curve of the best value in a notebook's cell, over the last ones."""
         elapsed_s = now - self._began_at
         if experiment.best is not None:
             self._curve.add(elapsed_s, experiment.best.best_value)
@@ -545,7 +555,7 @@ class ProgressDisplay(Callback):
             lines.append(Text(printable(self._waiting_for), style="yellow"))
         around = _LINES_AROUND + (bar is not None)
         room = max(1, min(ROWS_MOST, self._console.height - around))
-        shown = ranked(experiment)[:room] if final else list(islice(self._newest(), room))
+        shown = ranked(experiment)[:room] if final else list(islice(self._by_activity(), room))
         if shown:
             lines += [Text(), trial_table(experiment, shown, width=self._console.width)]
         if len(experiment.trials) > len(shown):
@@ -553,7 +563,7 @@ class ProgressDisplay(Callback):
         return Group(*lines)
 
     def _bar(self, experiment: Experiment) -> Table | None:
-        """Return a bar of the ended trials and the remaining time; None without a planned number."""
+        """Return a progress bar with the remaining time, or None if the number of trials is open."""
         total = self._total()
         if not total or total < len(experiment.trials):
             return None
@@ -566,22 +576,22 @@ class ProgressDisplay(Callback):
         row.add_row(ProgressBar(total, ended, width=min(_BAR_WIDTH, self._console.width)), Text(left, style="dim"))
         return row
 
-    def _newest(self) -> Iterator[Trial]:
-        """Yield running trials, other unfinished ones, then ended ones, newest first."""
+    def _by_activity(self) -> Iterator[Trial]:
+        """Yield running trials, then other unfinished ones, then ended ones from the last ended on."""
         for status in (TrialStatus.RUNNING, TrialStatus.QUEUED, TrialStatus.PAUSED, TrialStatus.CANDIDATE):
             yield from (trial for trial in self._open.values() if trial.status is status)
         yield from reversed(self._ended)
 
     def _write_lines(self, experiment: Experiment, now: float) -> None:
         if self._is_waiting and self._waiting_shown != self._waiting_for:
-            # A text that differs only in its numbers is not repeated each second.
+            # A text in which only numbers changed, such as waited seconds, is not printed each second.
             is_new = _NUMBERS.sub("", self._waiting_shown) != _NUMBERS.sub("", self._waiting_for)
             if is_new or now - self._waiting_shown_at >= LINE_S:
                 self._waiting_shown, self._waiting_shown_at = self._waiting_for, now
                 self._print_line(printable(self._waiting_for))
         if not self._waiting_for:
             self._waiting_shown = ""
-        line = self._state(experiment)
+        line = self._progress_text(experiment)
         if line != self._line and experiment.trials and now - self._shown_at >= LINE_S:
             self._line, self._shown_at = line, now
             self._print_line(self._summary(experiment))
@@ -594,14 +604,14 @@ class ProgressDisplay(Callback):
             count = f"every trial failed ({len(failed)})" if experiment.has_only_failed else f"{len(failed)} failed"
             self._print_line(f"{count}, {first}{where}")
 
-    def _state(self, experiment: Experiment) -> str:
+    def _progress_text(self, experiment: Experiment) -> str:
         return f"{counts_text(experiment, self._total())} · {counted(experiment.reports, 'report')}"
 
     def _elapsed(self) -> str:
         return duration(self._clock() - self._began_at)
 
     def _summary(self, experiment: Experiment) -> str:
-        parts = [experiment.name, self._state(experiment), self._elapsed(), best_text(experiment)]
+        parts = [experiment.name, self._progress_text(experiment), self._elapsed(), best_text(experiment)]
         return " · ".join(filter(None, parts))
 
     def _print_line(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Experiments on this machine: find their folders, and read their journals."""
+"""Find the folders of experiments on this machine, and read their journals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mqtune.core.objective import metric_of
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import CheckpointId, Metrics, Report, TrialId, TrialStatus
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, is_written
+from mqtune.journal.files.copy import JOURNAL_FILE, is_written
 
 if TYPE_CHECKING:
     from mqtune.services.submissions.board import SubmissionState
@@ -32,7 +32,7 @@ _FAILED: Final = "failed"
 
 
 def saved_experiments() -> list[Path]:
-    """Return the folders of the experiments in mqtune's home, newest event first."""
+    """Return the folders of the experiments in mqtune's home, the last changed first."""
     changed = {path.parent: path.stat().st_mtime for path in mqtune_home().glob(f"*/{JOURNAL_FILE}")}
     return sorted(changed, key=lambda folder: (changed[folder], folder.name), reverse=True)
 
@@ -41,25 +41,31 @@ def find_experiment(experiment: str | Path) -> Path:
     """Return the folder of an experiment, given its name or the folder.
 
     Raises:
-        ConfigurationError: it does not exist. The message suggests similar names.
+        ConfigurationError: the experiment does not exist. The message suggests similar names.
     """
     for folder in (mqtune_home() / experiment, Path(experiment)):
         if (folder / JOURNAL_FILE).is_file():
             return folder
-    near = _near(str(experiment), [folder.name for folder in saved_experiments()])
-    hint = f"do you mean {' or '.join(near)}?" if near else "mqtune list shows those there are"
+    similar = _similar_names(str(experiment), [folder.name for folder in saved_experiments()])
+    hint = f"do you mean {' or '.join(similar)}?" if similar else "mqtune list shows all experiments"
     raise ConfigurationError(f"there is no experiment {str(experiment)!r} in {mqtune_home()}; {hint}")
 
 
-def _near(name: str, names: list[str]) -> list[str]:
-    """Return the names similar to *name*, ignoring the number at the end of default names."""
+def _similar_names(name: str, names: list[str]) -> list[str]:
+    """Return up to five of *names* whose beginning is similar to *name*.
+
+    Default names end in a number, which the user may have left out.
+    """
     starts = {known: known[: len(name)] for known in names}
     close = difflib.get_close_matches(name, set(starts.values()))
     return [known for known in names if starts[known] in close][:_SUGGESTIONS]
 
 
 class RecordedReport(NamedTuple):
-    """A report in the journal. A *late* one came after a decision, and the scheduler skipped it."""
+    """A report in the journal.
+
+    It is *late* if it came after the decision to stop or pause its attempt. The scheduler does not see late reports.
+    """
 
     trial: TrialId
     attempt: int
@@ -71,49 +77,52 @@ class RecordedReport(NamedTuple):
 
 
 class Readable(Protocol):
-    """A journal, or a copy, whose entries can be read any number of times."""
+    """A journal, or a copy of one, whose entries can be read repeatedly."""
 
     def read(self) -> Iterator[Entry]:
         """Yield all entries so far, in order."""
 
 
 def saved_events(copy: Readable) -> Iterator[Event | Report]:
-    """Yield a journal's events, and single reports, in the order of the driver's processing.
+    """Yield a journal's events and reports in the order in which the driver processed them.
 
-    Memory does not grow with the number of reports. Entries that a driver appends meanwhile are left out.
+    Memory use does not grow with the number of reports. Entries that a driver appends meanwhile are left out.
 
     Raises:
-        FileNotFoundError: the file does not exist.
+        FileNotFoundError: the journal's copy does not exist.
         MessageVersionError: a later version of mqtune wrote it.
         CopyIncomplete: some entries could not be written to it.
     """
-    # It is iterated twice, and needs nothing else of a list.
+    # events_in_order iterates over it twice, and uses nothing else of a list.
     return events_in_order(cast("list[tuple[str, bytes]]", Snapshot(copy)))
 
 
 def with_entry(error: ImpossibleEvent, experiment: str, entries: Iterable[tuple[str, bytes]]) -> ImpossibleEvent:
-    """Return a fold's error with the id of the event's entry, and the remedy."""
+    """Return an event's error with the id of its journal entry, and the remedy, in the text.
+
+    *entries* are those of the journal. If none of them has the event, the error is returned as it is.
+    """
     named = ""
-    # An error of reading again must not hide the first error.
+    # An error while reading the journal again must not hide the first error.
     with contextlib.suppress(MqtuneError, OSError):
         for id_, data in entries:
             event = decode_event(data, id_)
             if event == error.event or (isinstance(event, Reports) and error.event in [*event]):
-                # Of several equal events the first was possible.
+                # Of equal events the first could be applied, so the last one is named.
                 named = id_
     if not named:
         return error
     key = ExperimentKeys(experiment).journal
     return ImpossibleEvent(
-        f"{error}. It is entry {named} of the journal, which any account that may append can have written. Delete it (XDEL "
-        f"{key!r} {named}, with an account that may), delete journal.msgpack in the experiment's folder, and go on as after "
-        f"any interruption",
+        f"{error}. It is entry {named} of the journal. Any account that may append to the journal can have written it. "
+        f"Delete the entry (XDEL {key!r} {named}, with an account that may do so), delete journal.msgpack in the "
+        f"experiment's folder, and resume the experiment",
         error.event,
     )
 
 
 def first_events(copy: Readable) -> Iterator[Event]:
-    """Yield a journal's first events as they were written, reading no further than needed.
+    """Yield a journal's events in the order of its entries, which are read one by one.
 
     Raises:
         as ``saved_events``.
@@ -124,7 +133,7 @@ def first_events(copy: Readable) -> Iterator[Event]:
 
 
 def created_event(events: Iterator[Event | Report], folder: Path) -> ExperimentCreated:
-    """Return the first event of a journal.
+    """Return the first of a journal's events. *folder* is named in the error.
 
     Raises:
         ConfigurationError: the journal is still empty.
@@ -132,20 +141,21 @@ def created_event(events: Iterator[Event | Report], folder: Path) -> ExperimentC
     created = next(events, None)
     if not isinstance(created, ExperimentCreated):
         raise ConfigurationError(
-            f"{folder / JOURNAL_FILE} holds no experiment yet; look again when its driver has begun, or make room if its disk is full"
+            f"{folder / JOURNAL_FILE} holds no experiment yet; try again when its driver has started, or free space if "
+            "the disk is full"
         )
     return created
 
 
 def empty_experiment(created: ExperimentCreated) -> Experiment:
-    """Return the initial state of an experiment, to fold the other events into.
+    """Return an experiment's state after its first event, to apply the other events to.
 
     Raises:
-        MessageVersionError: its definition can't be read.
+        MessageVersionError: the experiment's definition can't be read.
     """
     try:
         settings = {name: created.definition[name] for name in ("mode", "max_failures")}
-        # Budgets and pictures need it.
+        # Fails here if the scheduler is missing, which budgets and pictures need.
         created.definition["scheduler"].get("time_attr")
         later = {"max_lost": LOST_BUDGET, "accept_no_report": False}
         settings |= {name: created.definition.get(name, default) for name, default in later.items()}
@@ -159,10 +169,11 @@ def empty_experiment(created: ExperimentCreated) -> Experiment:
 
 
 class Snapshot:
-    """The first entries of a journal, or of a copy of one.
+    """The first entries of a journal, or of a copy of one, which may grow meanwhile.
 
     Attributes:
-        count: their number. None for those of the first read, which later reads repeat.
+        count: the number of entries. If it is None, the first read yields all and sets it, so later reads yield the
+            same entries.
     """
 
     def __init__(self, copy: Readable, count: int | None = None) -> None:
@@ -183,7 +194,10 @@ class Snapshot:
 
 
 def state_of_folder(folder: Path, outcome: str) -> str:
-    """Return the state of an experiment on this machine, such as "finished" or "running"."""
+    """Return the state of an experiment on this machine, such as "finished" or "running".
+
+    *outcome* is its outcome, or empty if it has not ended.
+    """
     copy = folder / JOURNAL_FILE
     return state_in_words(outcome, is_driven=is_written(copy), age_s=time.time() - copy.stat().st_mtime)
 
@@ -203,13 +217,13 @@ def state_in_words(outcome: str, *, is_driven: bool, age_s: float, script: Submi
 
 
 def script_in_words(state: SubmissionState) -> str:
-    """Return the state of a submitted script in words."""
+    """Return the state of a submitted script in words, such as "its script has ended"."""
     refused = f"; {names_in_words(state.refused_by)} may not run it: {state.refusal}" if state.refused_by else ""
     if state.state == "waiting":
         return f"its script waits for a driver slot{refused}"
     if not state.has_ended:
         if not state.is_kept:
-            return f"its script ran on {state.worker}, which keeps it no longer, and waits for a driver slot{refused}"
+            return f"its script ran on {state.worker}, which was lost, and waits for a driver slot{refused}"
         again = f", its run {state.run}" if state.run > 1 else ""
         return f"its script has run on {state.worker} for {duration(max(0.0, time.time() - state.began))}{again}"
     if state.how == "done":
@@ -221,18 +235,18 @@ def script_in_words(state: SubmissionState) -> str:
 
 
 def with_failures(state: str, counts: Mapping[str, int]) -> str:
-    """Return the state of an experiment: "failed" instead of "finished" if every trial failed.
+    """Return *state*, or "failed" instead of "finished" if every trial failed.
 
-    *state* is one of ``state_in_words``, and *counts* the number of trials by status.
+    *state* is a result of ``state_in_words``, and *counts* has the number of trials by status.
     """
     is_hopeless = 0 < sum(counts.values()) == counts.get(TrialStatus.FAILED.value)
     return _FAILED if state == _FINISHED and is_hopeless else state
 
 
 def with_waiting(state: str, counts: Mapping[str, int]) -> str:
-    """Return the state of an experiment, or "waiting for a slot" if none of its trials runs.
+    """Return *state*, "failed", or "waiting for a slot" if trials are queued and none runs.
 
-    *state* is one of ``state_in_words``, and *counts* the number of trials by status.
+    It is "failed" as in ``with_failures``, which has the same arguments.
     """
     state = with_failures(state, counts)
     waits = counts.get(TrialStatus.QUEUED.value) and not counts.get(TrialStatus.RUNNING.value)

@@ -25,15 +25,15 @@ from mqtune.core.events import (
 )
 from mqtune.core.trial import Report, Trial, TrialId
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, entries_of, incomplete, lacks_entries
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile, entries_of, incomplete, lacks_entries
 from mqtune.results.experiments import Readable, Snapshot, empty_experiment, saved_events, with_entry
 
-#: In seconds, as no event reports a file's growth.
-_LOOK_S: Final = 0.02
+#: Seconds between checks of whether the file has grown.
+_POLL_S: Final = 0.02
 
 
 class Replaced(Exception):
-    """The file was replaced. The next read begins with its first entry."""
+    """The journal's file was replaced. The next read begins with the new file's first entry."""
 
 
 class Source(Protocol):
@@ -43,9 +43,9 @@ class Source(Protocol):
         """Return new entries. Wait up to *timeout_s* seconds for the first one.
 
         Raises:
-            BrokerUnavailable: the server is away.
-            Replaced: the file was replaced.
-            CopyIncomplete: the file lacks entries that its driver could not write.
+            BrokerUnavailable: the server does not answer.
+            Replaced: the source is a file, which was replaced.
+            CopyIncomplete: the source is a file, which lacks entries that its driver could not write.
         """
 
     def close(self) -> None:
@@ -53,10 +53,10 @@ class Source(Protocol):
 
 
 class FolderSource:
-    """The driver's copy of a journal on this machine.
+    """Reads entries from the driver's copy of the journal on this machine.
 
     Raises:
-        FileNotFoundError: it does not exist.
+        FileNotFoundError: the copy does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,13 +66,13 @@ class FolderSource:
 
     def read(self, timeout_s: float) -> list[Entry]:
         deadline = time.monotonic() + timeout_s
-        while not (entries := self._look()) and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+        while not (entries := self._read_new()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
         if not entries and lacks_entries(self._path, self._end):
             raise incomplete(self._path, self._path.parent.name)
         return entries
 
-    def _look(self) -> list[Entry]:
+    def _read_new(self) -> list[Entry]:
         if (self._path.stat().st_ino, self._path.stat().st_size) == (self._inode, self._size):
             return []
         with self._path.open("rb") as file:
@@ -92,19 +92,19 @@ class FolderSource:
 
 
 class BrokerSource:
-    """The journal on a broker.
+    """Reads entries from the journal on a broker.
 
     Args:
         patience_s: seconds for which a read tries to reach the server.
-        folder: the folder for a copy of the entries, if any.
+        folder: the folder to copy the entries to, or None.
 
     Raises:
         ConfigurationError: the broker has no such experiment.
-        BrokerUnavailable: it does not answer.
+        BrokerUnavailable: the broker does not answer.
     """
 
     def __init__(self, url: str, name: str, *, patience_s: float | None = None, folder: Path | None = None) -> None:
-        from mqtune.journal.follow import PATIENCE_S, Follower  # noqa: PLC0415 - only this needs redis
+        from mqtune.results.follower import PATIENCE_S, Follower  # noqa: PLC0415 - only this needs redis
 
         patience_s = PATIENCE_S if patience_s is None else patience_s
         self._copy = None if folder is None else JournalFile(folder / JOURNAL_FILE)
@@ -126,11 +126,12 @@ class BrokerSource:
 
 
 class Fold:
-    """The state of an experiment, from its events so far.
+    """The state of an experiment, computed from its events so far.
 
     Attributes:
-        ended_at: the time of its end, or None.
-        is_out_of_order: whether drivers are known to have processed the entries in another order.
+        ended_at: when the experiment ended, in seconds since the epoch. None if it has not ended.
+        is_out_of_order: whether a driver is known to have processed the events in another order. Then this state may
+            differ from the driver's.
     """
 
     def __init__(self, created: ExperimentCreated) -> None:
@@ -139,13 +140,13 @@ class Fold:
         self.is_out_of_order = False
 
     def on_report(self, report: Report, trial: Trial) -> None:
-        """Process a report that counts."""
+        """Do nothing. A subclass may process the accepted report here."""
 
     def take(self, event: Event | Report) -> None:
         """Fold an event, a batch of reports, or one report.
 
         Raises:
-            InvalidTransition: it can't follow the events before, as a driver processed them in another order.
+            InvalidTransition: the event can't follow the ones before, as a driver processed them in another order.
         """
         if isinstance(event, Report):
             trial = self.experiment.apply_report(event)
@@ -163,7 +164,10 @@ class Fold:
             self.experiment.apply(event)
 
     def take_entry(self, entry: Entry) -> set[TrialId]:
-        """Fold an entry as far as possible, and return its trials."""
+        """Fold an entry, and return the ids of its trials.
+
+        If the event can't follow the ones before, the rest of the entry is skipped, and ``is_out_of_order`` is set.
+        """
         event = decode_event(entry.data, entry.id)
         if event is None:
             return set()
@@ -181,7 +185,7 @@ class Fold:
         return {*trials} & self.experiment.trials.keys()
 
     def _has_later_reports(self, event: Event) -> bool:
-        """Return whether later reports than this decision's were folded already."""
+        """Return whether reports later than the one that was decided on were already folded."""
         if not isinstance(event, DecisionTaken) or not event.sequence:
             return False
         return self.experiment.trials[event.trial].attempts[event.attempt - 1].reports > event.sequence
@@ -191,20 +195,22 @@ F = TypeVar("F", bound=Fold)
 
 
 class Followed(Generic[F]):
-    """An experiment that is followed, from its beginning, with each entry folded once.
+    """Follows an experiment: folds each entry of its journal once, from the first one on.
 
-    New entries are folded in the journal's order, see ``Fold.is_out_of_order``. One thread uses it.
+    New entries are folded in the order of the journal. Drivers may have used another order: see
+    ``Fold.is_out_of_order``. Only one thread may use an instance.
 
     Args:
-        source: the source of entries, which ``close`` closes.
-        fold: makes the fold of its first event.
-        written: the processed part of a copy, which grows. With it, existing entries are folded in the drivers' order.
+        source: the source of entries. ``close`` closes it.
+        fold: makes a fold from the journal's first event.
+        written: the journal's copy, to fold the entries that already exist in the drivers' order. Its ``count`` is set
+            to the number of folded entries.
 
     Attributes:
-        last: the id of the last processed entry.
+        last: the id of the last folded entry.
 
     Raises:
-        ConfigurationError: it has not begun yet.
+        ConfigurationError: the experiment has not begun yet.
         as ``Source.read``.
     """
 
@@ -225,7 +231,10 @@ class Followed(Generic[F]):
         return self.fold.ended_at is not None
 
     def fold_all(self) -> F:
-        """Read all entries from the source's first one on, and return their fold."""
+        """Fold all entries that the source has not yet returned, and return the new fold.
+
+        If the file is replaced meanwhile, begin again with its first entry.
+        """
         while True:
             with contextlib.suppress(Replaced):
                 return self._fold_all()
@@ -241,15 +250,15 @@ class Followed(Generic[F]):
         entries = self.source.read(0)
         fold = self._make_fold(decode_event(entries[0].data, entries[0].id) if entries else None)
         while entries:
-            # The first one made the fold.
+            # The first entry made the fold.
             for entry in entries if self.last != START.entry else entries[1:]:
                 fold.take_entry(entry)
             self.last = entries[-1].id
             entries = self.source.read(0)
         return fold
 
-    def fold_in_order(self, part: Readable, goes_on: Callable[[], bool] = lambda: True) -> F:
-        """Return a fold of entries in the drivers' order, until *goes_on* returns False."""
+    def fold_in_order(self, part: Readable, may_continue: Callable[[], bool] = lambda: True) -> F:
+        """Fold entries in the drivers' order, while *may_continue* returns True. Return the fold."""
         events = saved_events(part)
         fold = self._make_fold(next(events, None))
         for event in events:
@@ -257,36 +266,36 @@ class Followed(Generic[F]):
                 fold.take(event)
             except ImpossibleEvent as error:
                 raise with_entry(error, self.name, part.read()) from None
-            if not goes_on():
+            if not may_continue():
                 break
         return fold
 
     def _make_fold(self, created: Event | Report | None) -> F:
         if not isinstance(created, ExperimentCreated):
             raise ConfigurationError(
-                f"experiment {self.name!r} has not begun yet; look again when its driver has begun, or make room if "
-                "its disk is full"
+                f"experiment {self.name!r} has not begun yet; try again when its driver has started, or free space if "
+                "the driver's disk is full"
             )
         return self._make(created)
 
     def take(self, entry: Entry) -> set[TrialId]:
-        """Fold a new entry, and return its trials."""
+        """Fold a new entry, and return the ids of its trials."""
         if self._written is not None:
             self._written.count = (self._written.count or 0) + 1
         self.last = entry.id
         return self.fold.take_entry(entry)
 
-    def take_in(self, timeout_s: float) -> bool:
-        """Fold the entries of the next seconds, and return whether any came.
+    def fold_new(self, timeout_s: float) -> bool:
+        """Fold new entries, and return whether there were any. Wait up to *timeout_s* for the first.
 
         Raises:
-            BrokerUnavailable: the server is away before the experiment has ended. The next call continues.
+            BrokerUnavailable: the server does not answer, and the experiment has not ended. The next call continues.
             CopyIncomplete: the copy on this machine lacks entries.
         """
         try:
             entries = self._read(timeout_s)
         except BrokerUnavailable:
-            # A server of the experiment's own ends with its driver.
+            # A server that was started for this experiment alone ends with its driver.
             if not self.has_ended:
                 raise
             entries = []
@@ -299,7 +308,7 @@ class Followed(Generic[F]):
         try:
             return self.source.read(timeout_s)
         except Replaced:
-            # A driver replaced it, with the same entries and more.
+            # A driver replaced the file by one with the same entries, and more.
             return self._read(0)
 
     def close(self) -> None:
@@ -307,7 +316,7 @@ class Followed(Generic[F]):
 
 
 def source_of(name: str, folder: Path | None, url: str | None) -> Source:
-    """Return the source of an experiment's journal: this server if given, else this folder.
+    """Open the source of an experiment's entries: the server if *url* is given, else the folder.
 
     Raises:
         as ``BrokerSource`` and ``FolderSource``.

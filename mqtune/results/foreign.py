@@ -26,7 +26,7 @@ from mqtune.core.events import (
 from mqtune.core.text import cell_value, names_in_words, nested, text_of_cell
 from mqtune.core.trial import ITERATION, AttemptEnd, Config, Intent, Metrics, TrialId, TrialStatus, is_number
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
 from mqtune.search.space import AnySpace
 
@@ -39,9 +39,11 @@ _MS: Final = 1_000
 
 
 class ForeignTrial(NamedTuple):
-    """A trial of another tool: COMPLETED, EARLY_STOPPED or FAILED.
+    """A trial of another tool. Its status is COMPLETED, EARLY_STOPPED or FAILED.
 
-    Reports have their times, in seconds since the epoch.
+    Attributes:
+        reports: pairs of a time, in seconds since the epoch, and metrics.
+        began: the time of its begin. If it is 0, the first report's time counts.
     """
 
     config: Config
@@ -53,7 +55,7 @@ class ForeignTrial(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """An experiment of another tool: the tool, the name there, the objective, and the trials."""
+    """An experiment of another tool. *name* is its name in that tool."""
 
     tool: str
     name: str
@@ -65,20 +67,20 @@ class Foreign(NamedTuple):
 def write_foreign(foreign: Foreign, folder: Path) -> Results:
     """Write an experiment of another tool into a new folder, as a finished one.
 
-    Trials have ids in the order of their begins. The experiment was never on a server, and can't be resumed.
+    Trials get ids in the order in which they began. The experiment is on no server, and can't be resumed.
 
     Raises:
-        ConfigurationError: it has no trial, a value can't be stored, or the folder exists.
+        ConfigurationError: the experiment has no trial, a value can't be stored, or the folder exists.
         OSError: the folder can't be written.
     """
     if not foreign.trials:
         raise ConfigurationError(f"{foreign.name} has no trial that has ended")
     if folder.exists():
-        raise ConfigurationError(f"{folder} is there already; give another name: --name NAME")
+        raise ConfigurationError(f"{folder} already exists; give another name: --name NAME")
     try:
         entries = [*_Journal(foreign, folder.name).entries()]
     except (TypeError, ValueError, OverflowError) as error:
-        raise ConfigurationError(f"{foreign.name} has a value that can't be kept: {error}") from error
+        raise ConfigurationError(f"{foreign.name} has a value that can't be stored: {error}") from error
     folder.mkdir(parents=True)
     try:
         with contextlib.closing(JournalFile(folder / JOURNAL_FILE)) as copy:
@@ -86,7 +88,7 @@ def write_foreign(foreign: Foreign, folder: Path) -> Results:
         results = Results.load(folder)
         results.save()
     except BaseException:
-        # Part of it would look like an existing experiment.
+        # A part of the folder would look like an existing experiment.
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return results
@@ -113,10 +115,10 @@ class _Journal:
         yield self._entry(began, ExperimentCreated(name=self._name, definition=self._definition(), at=began).encode())
         steps = [step for number, trial in enumerate(trials, 1) for step in self._steps(number, trial)]
         last = began
-        # A stable sort preserves a trial's order at one time.
+        # The sort is stable: a trial's events at the same time stay in order.
         for step in sorted(steps, key=lambda step: step.at):
             last = step.at
-            yield self._written(step)
+            yield self._entry_of(step)
         ended = ExperimentEnded(outcome="finished", reason="", at=last, cursor=self._cursor)
         yield self._entry(last, ended.encode())
 
@@ -168,7 +170,7 @@ class _Journal:
             by=self._foreign.tool,
         )
 
-    def _written(self, step: _Step) -> Entry:
+    def _entry_of(self, step: _Step) -> Entry:
         event = step.event
         if isinstance(event, DecisionTaken | TrialStaged):
             return self._entry(step.at, replace(event, cursor=self._cursor).encode())
@@ -193,16 +195,17 @@ _OTHERS: Final = frozenset({"trial", "status", "reason", "started_at", "ended_at
 
 
 def read_csv(path: Path, metric: str, mode: str) -> Foreign:
-    """Return the trials in a CSV file: a row for each, with its config and its result.
+    """Read trials from a CSV file with a row for each: its config and its result.
 
-    Columns are ``config.NAME`` and ``metrics.NAME``, as in exports. Or one is the metric's, and all others are the
-    config. A ``status`` is completed, early_stopped or failed. Rows with any other are left out.
+    Columns are ``config.NAME`` and ``metrics.NAME``, as in mqtune's exports. Or one column has the metric, and the
+    others are the config. A ``status`` column may have completed, early_stopped or failed. Rows with another status are
+    left out.
 
     Raises:
         ConfigurationError: the metric or the mode is not given, the metric has no column, or the file can't be read.
     """
     if not metric or not mode:
-        raise ConfigurationError(f"what {path} optimises is not in it: give --metric NAME --mode min, or max")
+        raise ConfigurationError(f"{path} doesn't say which metric to optimise: give --metric NAME --mode min, or max")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             table = csv.DictReader(file)
@@ -214,8 +217,8 @@ def read_csv(path: Path, metric: str, mode: str) -> Foreign:
     except (OSError, UnicodeError, csv.Error) as error:
         raise ConfigurationError(f"{path} can't be read: {error}") from error
     if metric not in names and f"metrics.{metric}" not in names:
-        raise ConfigurationError(f"{path} has no column {metric!r}; there are {names_in_words(names)}")
-    # Rows without times have the file's.
+        raise ConfigurationError(f"{path} has no column {metric!r}; its columns are {names_in_words(names)}")
+    # Rows without times get the time of the file's last change.
     at = path.stat().st_mtime
     trials = [trial for row in rows if (trial := _trial_of(row, metric, at)) is not None]
     return Foreign("csv", path.stem, metric, mode, trials)
@@ -226,12 +229,12 @@ def _trial_of(row: Mapping[str, str], metric: str, at: float) -> ForeignTrial | 
     if status is None:
         return None
     values = {name: cell_value(text) for name, text in row.items() if text}
-    metrics = _group(values, "metrics.")
+    metrics = _without_prefix(values, "metrics.")
     if not metrics and metric in values:
         # The metric's own column, also in an export.
         metrics = {metric: values[metric]}
     if any(name.startswith("config.") for name in row):
-        config = _group(values, "config.")
+        config = _without_prefix(values, "config.")
     else:
         others = {metric, *_OTHERS}
         config = {n: value for n, value in values.items() if n not in others and not n.startswith("metrics.")}
@@ -246,5 +249,5 @@ def _number(value: object) -> float:
     return float(value) if is_number(value) else 0.0
 
 
-def _group(values: Mapping[str, object], group: str) -> dict[str, object]:
-    return {name.removeprefix(group): value for name, value in values.items() if name.startswith(group)}
+def _without_prefix(values: Mapping[str, object], prefix: str) -> dict[str, object]:
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}

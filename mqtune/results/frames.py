@@ -20,7 +20,10 @@ _COLUMN_GROUPS: Final = {"config": 1, "metrics": 2}
 
 
 def trial_rows(experiment: Experiment) -> list[Row]:
-    """Return a flat dict for each trial, with the metrics of its best report."""
+    """Return a flat dict for each trial, with keys such as ``config.lr`` and ``metrics.loss``.
+
+    The metrics are those of its best report.
+    """
     front = {trial.id for trial in experiment.pareto_front}
     return [_trial_row(experiment, trial, front) for trial in list(experiment.trials.values())]
 
@@ -38,15 +41,15 @@ def _trial_row(experiment: Experiment, trial: Trial, front: Container[TrialId]) 
         "started_at": started[0] if started else None,
         "ended_at": trial.attempts[-1].ended_at if trial.attempts else None,
         **({"feasible": experiment.is_feasible(trial)} if experiment.objective.constraints else {}),
-        **(_ranked_by(experiment.metric, trial) if experiment.objective.is_single else {"on_front": trial.id in front}),
+        **(_ranking(experiment.metric, trial) if experiment.objective.is_single else {"on_front": trial.id in front}),
         **({"tags": list(trial.labels.tags)} if trial.labels.tags else {}),
         **({"notes": trial.labels.notes} if trial.labels.notes else {}),
-        **_named("config", trial.config),
-        **_named("metrics", trial.best_metrics),
+        **_prefixed("config", trial.config),
+        **_prefixed("metrics", trial.best_metrics),
     }
 
 
-def _ranked_by(metric: str, trial: Trial) -> Row:
+def _ranking(metric: str, trial: Trial) -> Row:
     return {
         "best": trial.best_value if trial.has_metric else None,
         "last": trial.last_metrics.get(metric),
@@ -55,7 +58,7 @@ def _ranked_by(metric: str, trial: Trial) -> Row:
 
 
 def attempt_rows(experiment: Experiment) -> Iterator[Row]:
-    """Yield a flat dict for each attempt, by trial. Unknown values are None or empty."""
+    """Yield a flat dict for each attempt, trial by trial. Unknown values are None or empty."""
     for trial in list(experiment.trials.values()):
         for attempt in list(trial.attempts):
             yield _attempt_row(trial, attempt)
@@ -82,8 +85,8 @@ def _attempt_row(trial: Trial, attempt: Attempt) -> Row:
         "signal": attempt.signal,
         "error_type": attempt.error_type,
         "error": attempt.error,
-        **_named("usage", attempt.usage),
-        **_named("config", attempt.config),
+        **_prefixed("usage", attempt.usage),
+        **_prefixed("config", attempt.config),
     }
 
 
@@ -92,15 +95,15 @@ def report_rows(reports: Iterable[NamedTuple]) -> Iterator[Row]:
     for report in reports:
         row = report._asdict()
         metrics = row.pop("metrics")
-        yield {**row, **_named("metrics", metrics)}
+        yield {**row, **_prefixed("metrics", metrics)}
 
 
-def _named(group: str, values: Mapping[str, object]) -> Row:
+def _prefixed(group: str, values: Mapping[str, object]) -> Row:
     return {name: value for name, value in flatten(values, f"{group}.") if value != {}}
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return column names in order: the row's subject, then configs, then metrics."""
+    """Return column names with those of configs and then of metrics behind all others."""
     return sorted(names, key=lambda name: _COLUMN_GROUPS.get(name.partition(".")[0], 0))
 
 
@@ -109,17 +112,17 @@ def frame_of(rows: Iterable[Row], library: Library) -> Any:
 
     Raises:
         ConfigurationError: *library* is invalid.
-        MqtuneError: it is not installed.
+        MqtuneError: the library is not installed.
     """
     checks.one_of("dataframe", "library", library, ("pandas", "polars"))
     try:
         module = import_module(library)
     except ImportError:
         raise MqtuneError(f"dataframe() needs {library}: pip install {library}, or use to_csv()") from None
-    # By column, as a million dicts would take gigabytes.
+    # The frame is built from columns, as a million dicts would take gigabytes.
     columns = _columns(rows)
     frame = {name: columns[name] for name in in_order(columns)}
-    # Choices may have several types, which a strict column of polars would refuse.
+    # The options of a choice may have several types, which a strict column of polars would refuse.
     return module.DataFrame(frame) if library == "pandas" else module.DataFrame(frame, strict=False)
 
 

@@ -1,4 +1,4 @@
-"""Labels for an experiment that exists only in a folder, where the copy is the journal."""
+"""Change tags and notes of an experiment that exists only in a folder, without a server."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mqtune.core.experiment import LABEL
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, SIMULATION, describe_process
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import first_events
 from mqtune.results.results import Results
 
 
 def is_in_folder_alone(folder: Path) -> bool:
-    """Return whether no server has an experiment: it is archived, imported, or simulated."""
+    """Return whether no server has this experiment: it is archived, imported or simulated."""
     drivers = (
         event.driver for event in first_events(JournalFile(folder / JOURNAL_FILE)) if isinstance(event, DriverStarted)
     )
@@ -29,14 +29,18 @@ def is_in_folder_alone(folder: Path) -> bool:
 
 
 def label(folder: Path, trial: str, given: Body) -> Results:
-    """Label an experiment in a folder, or one of its trials, and return the results.
+    """Change the labels of an experiment in a folder, or of one trial. Return the results.
 
-    See ``TrialHandle.label``. If the experiment is resumed, its driver finds the request in the journal.
+    The change is appended to the folder's journal, so it stays if the experiment is resumed.
+
+    Args:
+        trial: the trial's id, or empty for the experiment.
+        given: the arguments of ``TrialHandle.label``.
 
     Raises:
         ConfigurationError: the labels are invalid, or too many.
         NameTaken: another process writes to the folder.
-        OSError: it can't be written.
+        OSError: the folder can't be written.
     """
     experiment = Results.load(folder).experiment
     (experiment.trials[TrialId(trial)] if trial else experiment).labels.after(given)
@@ -45,13 +49,14 @@ def label(folder: Path, trial: str, given: Body) -> Results:
         last = entry.id
     if not last:
         raise NameTaken(
-            f"experiment {experiment.name!r} is written in this moment; try again when its driver has ended"
+            f"another process writes to the folder of experiment {experiment.name!r}; "
+            "try again when its driver has ended"
         )
-    made = Requested(
+    request = Requested(
         id=secrets.token_hex(16), action=LABEL, trial=trial, arguments=given, by=describe_process(), at=time.time()
     )
     try:
-        copy.append([Entry(_next(last), made.encode())])
+        copy.append([Entry(_next_id(last), request.encode())])
     finally:
         copy.close()
     results = Results.load(folder)
@@ -59,7 +64,8 @@ def label(folder: Path, trial: str, given: Body) -> Results:
     return results
 
 
-def _next(last: str) -> str:
+def _next_id(last: str) -> str:
+    """Return an id for an entry behind the entry *last*, as Redis would give it."""
     before_ms, _, number = last.partition("-")
     now_ms = int(time.time() * 1000)
     return f"{now_ms}-0" if now_ms > int(before_ms) else f"{before_ms}-{int(number) + 1}"

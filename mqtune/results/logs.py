@@ -1,4 +1,4 @@
-"""Output of trials: from a file, the attempt's worker, or its last part from the journal."""
+"""The output of trials: from its file, from the trial's worker, or a part from the journal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, get_args
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, LogUnavailable
 from mqtune.core.seats import is_seat, seat_in, seat_name
 from mqtune.core.submission import DRIVER
-from mqtune.core.text import names_in_words
+from mqtune.core.text import counted, names_in_words
 from mqtune.core.trial import Attempt, TrialId
-from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, output_path, read_chunk
+from mqtune.journal.exchange.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, output_path, read_chunk
 from mqtune.results.labelling import is_in_folder_alone
 from mqtune.results.results import Results
 
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 Ask = Callable[[str, TrialId, int, LogStream, int], LogChunk]
 
-#: In seconds, between reads of followed output.
-_LOOK_S: Final = 0.2
-#: Pause between reads of the journal's copy: these seconds, and this many times the duration of a read.
-_LOOK_AT_COPY_S: Final = 1.0
+#: Seconds between reads of output that is followed.
+_POLL_S: Final = 0.2
+#: Between reads of the journal's copy at least these seconds pass, and at least this many times a read's duration.
+_POLL_COPY_S: Final = 1.0
 _COPY_SHARE: Final = 20.0
+#: The folders between a file of output and its worker's log folder: trial and experiment.
 _BELOW_ROOT: Final = 2
 #: A worker keeps the first and the last part of a long file.
 _CUT: Final = "\n… mqtune: output was cut out of the file before it was read here …\n".encode()
@@ -38,35 +39,40 @@ def attempt_of(attempts: list[Attempt], trial: TrialId, number: int | None) -> A
     """Return the attempt with this number, by default the last one.
 
     Raises:
-        ConfigurationError: it does not exist.
+        ConfigurationError: the attempt does not exist.
     """
     chosen = len(attempts) if number is None else number
     if not 0 < chosen <= len(attempts):
-        raise ConfigurationError(f"trial {trial} has no attempt {chosen}; it has {len(attempts)}, from 1 on")
+        raise ConfigurationError(
+            f"trial {trial} has no attempt {chosen}; it has {counted(len(attempts), 'attempt')}, numbered from 1"
+        )
     return attempts[chosen - 1]
 
 
 def with_seat(attempt: Attempt, trial: TrialId, seat: int) -> Attempt:
-    """Return the attempt with the worker and the output of one of its seats.
+    """Return a copy of the attempt with the worker, paths and output of one of its seats.
 
     Raises:
-        ConfigurationError: it has no such seat.
+        ConfigurationError: the attempt has no such seat.
     """
     if not seat:
         return attempt
-    if (seat_found := attempt.further_seat(seat)) is not None:
-        where = replace(attempt, worker=seat_found.worker, host=seat_found.host, log_mark=seat_found.log_mark)
+    if (further_seat := attempt.further_seat(seat)) is not None:
         return replace(
-            where,
-            stdout_path=seat_found.stdout_path,
-            stderr_path=seat_found.stderr_path,
+            attempt,
+            worker=further_seat.worker,
+            host=further_seat.host,
+            log_mark=further_seat.log_mark,
+            stdout_path=further_seat.stdout_path,
+            stderr_path=further_seat.stderr_path,
             stdout_tail="",
             stderr_tail="",
         )
     named = f"trial {trial} attempt {attempt.number}"
     if attempt.started_at is None:
         raise ConfigurationError(f"{named} has not begun")
-    raise ConfigurationError(f"{named} has no seat {seat}; it has {1 + len(attempt.seats)}, from 0 on")
+    count = counted(1 + len(attempt.seats), "seat")
+    raise ConfigurationError(f"{named} has no seat {seat}; it has {count}, numbered from 0")
 
 
 class AttemptOutput:
@@ -74,12 +80,12 @@ class AttemptOutput:
 
     Args:
         trial: the trial's id, or the name of one of the attempt's seats.
-        attempt: the attempt in its current state, in that seat.
+        attempt: the attempt in its current state; for a seat, as returned by ``with_seat``.
         stream: "stdout" or "stderr".
-        ask: requests output from the attempt's worker, or None without a connection.
+        ask: requests output from the attempt's worker. None without a connection.
 
     Raises:
-        ConfigurationError: *stream* is neither.
+        ConfigurationError: *stream* is neither "stdout" nor "stderr".
     """
 
     def __init__(
@@ -94,15 +100,15 @@ class AttemptOutput:
         self._ask = ask
         is_stdout = stream == "stdout"
         self._path = attempt.stdout_path if is_stdout else attempt.stderr_path
-        #: From the journal.
+        #: The last part of the output, from the journal.
         self.tail = (attempt.stdout_tail if is_stdout else attempt.stderr_tail).encode()
 
     @property
     def is_here(self) -> bool:
-        """Whether its file is on this machine, or in a folder that both machines share.
+        """Whether the output's file can be read here: on this machine, or in a shared folder.
 
-        Any account that may append to the journal chooses the path there. So it must be the path of this attempt's
-        output, in a log folder that a worker has marked. Nothing else is read.
+        The path comes from the journal, to which an account may have appended any path. So only a path is read that is
+        the right one for this attempt, in a log folder with the mark of the attempt's worker.
         """
         file = Path(self._path)
         if len(file.parents) <= _BELOW_ROOT or ".." in file.parts:
@@ -112,14 +118,14 @@ class AttemptOutput:
         mark = self._attempt.log_mark
         if file != expected or not mark or mark_of(root) != mark:
             return False
-        # A folder on the way may be a link to another one.
+        # A folder of the path may be a link to another one.
         return file.is_file() and file.parent.resolve() == root.resolve() / self._experiment / self._trial
 
     def chunk(self, offset: int) -> LogChunk:
-        """Return a part of it from an offset on. A negative offset counts from the end.
+        """Return a part of the output from an offset on. A negative offset counts from the end.
 
         Raises:
-            LogUnavailable: it is not on this machine, and its worker can't send it.
+            LogUnavailable: the file is not on this machine, and the worker can't send it.
             BrokerUnavailable: no server answers.
         """
         attempt = self._attempt
@@ -135,7 +141,7 @@ class AttemptOutput:
         return self._ask(attempt.worker, self._trial, attempt.number, self._stream, offset)
 
     def all(self, offset: int) -> bytes:
-        """Return all present output from an offset on, read in chunks."""
+        """Return all output from an offset on that is present now."""
         chunk = self.chunk(offset)
         chunks, end = [chunk.data], chunk.size
         while chunk.data and chunk.offset + len(chunk.data) < min(end, chunk.size):
@@ -144,7 +150,10 @@ class AttemptOutput:
         return b"".join(chunks)
 
     def follow(self, offset: int, is_over: Callable[[LogChunk], bool]) -> Iterator[bytes]:
-        """Yield chunks from an offset on as they are printed, until *is_over* returns True for one."""
+        """Yield output from an offset on as it is printed. End when *is_over* returns True.
+
+        *is_over* is called with each chunk without data. A line says where the worker has cut output out of the file.
+        """
         chunk = self.chunk(offset)
         while True:
             at = chunk.offset + len(chunk.data)
@@ -156,7 +165,7 @@ class AttemptOutput:
             elif is_over(chunk):
                 return
             else:
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
             chunk = self.chunk(at)
 
 
@@ -170,15 +179,15 @@ def follow_log(
     follow: bool = True,
     broker: str | None = None,
 ) -> Iterator[bytes]:
-    """Yield a trial's output, from any process, until its attempt has ended.
+    """Yield a trial's output until its attempt has ended. It works in any process.
 
-    It is read from its file, if that is on this machine or in a shared folder. Otherwise the worker is asked over the
-    broker, also after the attempt's end. If the worker can't be asked, the last part in this machine's journal is
-    yielded.
+    The output is read from its file, if that is on this machine or in a shared folder. Otherwise the worker is asked
+    over the broker, also after the attempt's end. If the worker does not answer, the last part of the output is
+    yielded, which this machine's copy of the journal has.
 
     Args:
         experiment: the experiment's name, or its folder on this machine.
-        trial: the trial's id, for seat 0. ``0001~1`` is seat 1.
+        trial: the trial's id, which means its seat 0. ``0001~1`` is seat 1.
         stream: "stdout" or "stderr".
         attempt: the attempt's number, by default the last one's.
         offset: the number of bytes to skip; if negative, the number of bytes at the end to yield.
@@ -193,7 +202,7 @@ def follow_log(
     with ExitStack() as stack:
         exchange = None
         if broker is not None:
-            from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs a connection
+            from mqtune.journal.server.connection import connect  # noqa: PLC0415 - only this needs a connection
 
             client = connect(broker, role="driver")
             stack.callback(client.close)
@@ -211,12 +220,12 @@ def follow_log(
             if not follow:
                 yield output.all(offset)
                 return
-            is_over = _end_of_copy(experiment, id_, record) if output.is_here else lambda chunk: not chunk.is_open
+            is_over = _end_in_copy(experiment, id_, record) if output.is_here else lambda chunk: not chunk.is_open
             yield from output.follow(offset, is_over)
         except LogUnavailable:
             if not output.tail and exchange is None and is_in_folder_alone(Results.load(experiment).folder):
                 raise LogUnavailable(
-                    f"experiment {experiment!s} was imported, archived or simulated, and so has no output of trial {id_}"
+                    f"experiment {experiment!s} was imported, archived or simulated: trial {id_} has no output"
                 ) from None
             if not output.tail:
                 raise
@@ -224,11 +233,11 @@ def follow_log(
 
 
 def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = True) -> Iterator[bytes]:
-    """Yield the output of a submitted script, both streams, until it has ended.
+    """Yield the output of a submitted script (both streams) until it has ended.
 
-    The output is the newest run's. With *follow*, a line announces a run on another worker, if the last one is gone.
-    Another line says if a worker may not run the script. If a worker can't be asked, the end of the output that it left
-    on the server is yielded.
+    The output is the newest run's. With *follow*, the output of a later run on another worker follows behind a line
+    that announces it, and another line names workers that may not run the script. If the worker does not answer, the
+    end of the output is yielded, which the worker left on the server.
 
     Args:
         name: the submission's name.
@@ -238,16 +247,16 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
 
     Raises:
         ConfigurationError: nothing was submitted under this name.
-        LogUnavailable: no output can be read, only without *follow*.
+        LogUnavailable: no output can be read. With *follow*, this is not raised but waited for.
         BrokerUnavailable: no server answers.
     """
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="driver")) as client:
         submissions, exchange = Submissions(client, patience_s=CONNECT_TIMEOUT_S), LogExchange(client, name)
 
-        def look() -> SubmissionState:
+        def read_state() -> SubmissionState:
             state = submissions.state(name)
             if state is None:
                 raise ConfigurationError(
@@ -257,7 +266,7 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
 
         run, at, has_any, refusal = 0, offset, False, ""
         while True:
-            state = look()
+            state = read_state()
             if follow and state.refusal not in ("", refusal):
                 workers = names_in_words(state.refused_by)
                 yield f"\n… mqtune: {workers} may not run it: {state.refusal}; it waits for another worker …\n".encode()
@@ -274,7 +283,7 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
                     yield output.all(at)
                     return
                 at = output.chunk(at).offset if run else at
-                for data in output.follow(at, _end_of_run(look, run)):
+                for data in output.follow(at, _end_of_run(read_state, run)):
                     at, has_any = at + len(data), True
                     yield data
             except LogUnavailable:
@@ -285,17 +294,17 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
                     raise
                 if not follow:
                     return
-            state = look()
+            state = read_state()
             if state.has_ended and state.run == run:
                 return
-            time.sleep(_LOOK_AT_COPY_S)
+            time.sleep(_POLL_COPY_S)
 
 
-def _end_of_run(look: Callable[[], SubmissionState], run: int) -> Callable[[LogChunk], bool]:
-    """Return a function that tells whether a run has no more output."""
+def _end_of_run(read_state: Callable[[], SubmissionState], run: int) -> Callable[[LogChunk], bool]:
+    """Return a function that returns whether a run will print no more output."""
 
     def is_over(chunk: LogChunk) -> bool:
-        return not chunk.is_open or not run or look().run != run
+        return not chunk.is_open or not run or read_state().run != run
 
     return is_over
 
@@ -313,7 +322,7 @@ def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[
 
 
 def _names_of(given: str) -> list[TrialId]:
-    """Return the possible seat names: 1 is trial 0001, and 1~2 is its seat 2."""
+    """Return the seats that a user may mean: 1 is trial 0001, and 1~2 is its seat 2."""
     if not is_seat(given):
         return []
     trial, seat = seat_in(given)
@@ -321,7 +330,11 @@ def _names_of(given: str) -> list[TrialId]:
 
 
 def _from_server(exchange: LogExchange, trial: str, number: int | None) -> tuple[TrialId, Attempt]:
-    """Return an attempt in Redis, which has only the last one."""
+    """Return a trial's last attempt, the only one in Redis.
+
+    Raises:
+        ConfigurationError: the trial is unknown, *number* is an earlier attempt, or the attempt has not begun.
+    """
     for id_ in _names_of(trial):
         last, worker = exchange.last_attempt(id_)
         if last:
@@ -332,22 +345,27 @@ def _from_server(exchange: LogExchange, trial: str, number: int | None) -> tuple
             if not worker:
                 raise ConfigurationError(f"trial {id_} attempt {last} has not begun")
             return id_, Attempt(last, 0.0, worker=worker)
-    raise ConfigurationError(f"there is no trial {trial!r} in that experiment, or it ended more than a week ago")
+    raise ConfigurationError(
+        f"Redis knows no trial {trial!r} of that experiment: it does not exist, or ended more than a week ago"
+    )
 
 
-def _end_of_copy(experiment: str | Path, trial: TrialId, attempt: Attempt) -> Callable[[LogChunk], bool]:
-    """Return a function that tells whether an attempt has ended, by rare reads of the copy."""
+def _end_in_copy(experiment: str | Path, trial: TrialId, attempt: Attempt) -> Callable[[LogChunk], bool]:
+    """Return a function that returns whether the attempt has ended in the journal's copy.
+
+    The function reads the copy rarely, so it may notice the end late.
+    """
     due = time.monotonic()
     ended = attempt.end is not None
 
     def is_over(_: LogChunk) -> bool:
         nonlocal due, ended
-        # The last bytes may be missing, so one more read follows.
+        # The last bytes may have been printed after the last chunk, so one more chunk is read.
         was_over, now = ended, time.monotonic()
         if not ended and now >= due:
             log = _from_copy(experiment, trial, attempt.number)
             ended = log is None or log[1].end is not None
-            due = time.monotonic() + max(_LOOK_AT_COPY_S, _COPY_SHARE * (time.monotonic() - now))
+            due = time.monotonic() + max(_POLL_COPY_S, _COPY_SHARE * (time.monotonic() - now))
         return was_over
 
     return is_over

@@ -1,4 +1,4 @@
-"""Progress of an experiment, and its searcher and scheduler, in a few values."""
+"""An experiment's progress in a few values, and the names of its searcher and scheduler."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from mqtune.core.registry import CLASS
 from mqtune.core.trial import is_number
 from mqtune.results.frames import Row
 
-_MOST: Final = 40
+#: The most values of ``best_so_far``.
+_MOST_VALUES: Final = 40
 
 _NONE: Final = "none"
 _NAMES: Final = {"optuna": "tpe", "fifo": _NONE, "nobody": _NONE}
 
 
 def progress_of(experiment: Experiment, definition: Mapping[str, object]) -> Row:
-    """Return the ended and planned trials, the time of the newest event, and the best values.
+    """Return an experiment's progress as plain values.
 
-    ``best_so_far`` has the best value after each trial, in the order of begins, thinned for many trials. It is empty
-    without a single metric.
+    ``ended`` and ``planned`` are numbers of trials, ``updated_at`` is the time of the newest report or status change.
+    ``best_so_far`` lists the best value after each trial with a value, in the order in which trials were created. It
+    has at most 40 of these values, evenly chosen, and is empty with several metrics.
     """
     return {
         "ended": sum(count for status, count in experiment.counts.items() if status.is_terminal),
@@ -42,7 +44,7 @@ class DeciderNames(NamedTuple):
         return self.in_words()
 
     def in_words(self, why_searcher: str = "") -> str:
-        """Return both in words, with the reason for the searcher if given."""
+        """Return both in words. *why_searcher* is the reason for this searcher, or empty."""
         searches = "no searcher, trials are added" if self.searcher == _NONE else f"searcher {self.searcher}"
         searches += why_searcher and f" ({why_searcher})"
         ends = "no scheduler, each trial runs to its end" if self.scheduler == _NONE else f"scheduler {self.scheduler}"
@@ -50,12 +52,12 @@ class DeciderNames(NamedTuple):
 
 
 def deciders_of(definition: Mapping[str, object]) -> DeciderNames:
-    """Return the searcher and the scheduler of this definition."""
+    """Return the names of the searcher and the scheduler in this definition."""
     return DeciderNames(*(_name_of(definition.get(role), role) for role in DeciderNames._fields))
 
 
 def _name_of(description: object, role: str) -> str:
-    """Return the name of the user's class, or mqtune's, and for a wrapper the wrapped name, too."""
+    """Return a name such as "tpe", a user's class name, or "repeater of tpe" for a wrapper."""
     if not isinstance(description, Mapping):
         return _NONE
     own, kind = str(description.get(CLASS, "")).rpartition(":")[2], str(description.get(role, _NONE))
@@ -65,7 +67,7 @@ def _name_of(description: object, role: str) -> str:
 
 
 def updated_at(experiment: Experiment) -> float:
-    """Return the time of the newest report, or change of a trial, in seconds since the epoch."""
+    """Return the time of the newest report or status change, in seconds since the epoch."""
     trials = list(experiment.trials.values())
     times = (max(trial.last_timestamp, trial.history[-1].at if trial.history else 0.0) for trial in trials)
     return max(times, default=0.0) or experiment.created_at or 0.0
@@ -83,5 +85,5 @@ def _best_so_far(experiment: Experiment) -> list[float]:
     if not values or not experiment.objective.is_single:
         return []
     best = list(accumulate(values, min if experiment.mode == "min" else max))
-    step = max(1.0, (len(best) - 1) / (_MOST - 1))
-    return [best[round(place * step)] for place in range(round((len(best) - 1) / step) + 1)]
+    step = max(1.0, (len(best) - 1) / (_MOST_VALUES - 1))
+    return [best[round(number * step)] for number in range(round((len(best) - 1) / step) + 1)]

@@ -1,4 +1,4 @@
-"""The configs of a ``Repeater``, with the means of their repetitions."""
+"""The configs of a ``Repeater``, with the mean values of their repetitions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from mqtune.search.space import SEPARATOR
 
 
 class Repeated(NamedTuple):
-    """A config, without the entry that differs, and its repetitions.
+    """A config of a ``Repeater``, and its repetitions.
 
-    ``values`` are the last values of completed trials. Mean and sample standard deviation are NaN with too few of them.
+    Attributes:
+        config: the config without the entry by which its repetitions differ.
+        trials: its repetitions.
+        values: the last value of the metric of each completed trial. Without values the mean is NaN, and with fewer
+            than two the standard deviation.
     """
 
     config: Config
@@ -38,11 +42,12 @@ class Repeated(NamedTuple):
 def repeated_configs(experiment: Experiment, over: str, last_values: Mapping[TrialId, float]) -> list[Repeated]:
     """Return each config with all its trials, the best mean first.
 
-    Configs with a completed trial that violates an outcome constraint follow, and last those with fewer values.
+    Then follow configs with a completed trial that violates an outcome constraint. Configs with fewer values than
+    others come last.
 
     Args:
-        over: the path of the entry that differs.
-        last_values: by trial, if it has one.
+        over: the path of the config's entry by which repetitions differ, such as ``seed``.
+        last_values: the metric's last value of each trial that has one.
     """
     groups: dict[str, tuple[Config, list[Trial]]] = {}
     for trial in experiment.trials.values():
@@ -50,19 +55,19 @@ def repeated_configs(experiment: Experiment, over: str, last_values: Mapping[Tri
         groups.setdefault(fingerprint(config), (config, []))[1].append(trial)
     configs = []
     for config, trials in groups.values():
-        values = [last_values[trial.id] for trial in trials if _counts(trial) and trial.id in last_values]
+        values = [last_values[trial.id] for trial in trials if _is_completed(trial) and trial.id in last_values]
         configs.append(Repeated(config, tuple(trials), tuple(values)))
     most = max((len(repeated.values) for repeated in configs), default=0)
     sign = 1 if experiment.mode == "min" else -1
 
     def order(repeated: Repeated) -> tuple[bool, bool, bool, float]:
-        is_feasible = all(map(experiment.is_feasible, filter(_counts, repeated.trials)))
+        is_feasible = all(map(experiment.is_feasible, filter(_is_completed, repeated.trials)))
         return len(repeated.values) < most, not is_feasible, math.isnan(repeated.mean), sign * repeated.mean
 
     return sorted(configs, key=order)
 
 
-def _counts(trial: Trial) -> bool:
+def _is_completed(trial: Trial) -> bool:
     return trial.status is TrialStatus.COMPLETED
 
 

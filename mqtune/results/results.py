@@ -36,7 +36,7 @@ from mqtune.core.trial import (
     TrialStatus,
     is_number,
 )
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, incomplete, lacks_entries
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile, incomplete, lacks_entries
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.checkpoints import Which, checkpoint_of, fetch_checkpoint
 from mqtune.results.experiments import (
@@ -104,18 +104,18 @@ def _standard(value: object) -> object:
 
 
 def _plural_of(time_attr: str) -> str:
-    """Return what a scheduler's time counts, such as ``epochs``."""
+    """Return the plural of a scheduler's unit of time, such as "epochs"."""
     name = "iteration" if time_attr == ITERATION else time_attr
     return name if name.endswith("s") else f"{name}s"
 
 
-def _write(path: Path, parts: Iterable[str]) -> None:
-    """Write a file in one step. Readers see the old or the new one, and a failure keeps the old.
+def _replace_text(path: Path, parts: Iterable[str]) -> None:
+    """Replace a text file in one step: readers see the old or the new. A failure keeps the old.
 
     Raises:
         OSError: the folder can't be written.
     """
-    # A surrogate must not cost the whole file.
+    # A lone surrogate can't be encoded, and must not cost the whole file.
     replace_file(path, (part.encode(errors="backslashreplace") for part in parts))
 
 
@@ -124,14 +124,16 @@ SUMMARY_FILE: Final = "results.json"
 
 
 class Budget(NamedTuple):
-    """Time that trials used and that early stopping saved, up to the scheduler's ``max_t``.
+    """The time that trials used, and the time that early stopping saved.
 
-    Without a ``max_t`` that ends trials, nothing is saved. Trials that failed, were abandoned or have not ended are left out.
+    A trial that was stopped early saves the rest of the time up to the scheduler's ``max_t``. If the scheduler has no
+    ``max_t``, or lets trials continue after it, nothing is saved. Trials that failed, were abandoned or have not ended
+    don't count.
     """
 
     used: float
     saved: float
-    #: Of the scheduler's time, such as "iterations".
+    #: The unit of both times, such as "iterations".
     unit: str = "iterations"
 
     def __str__(self) -> str:
@@ -140,9 +142,12 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TrialResult:
-    """A trial, its ranked value (NaN without one), and the metrics reported with it.
+    """A trial with the value by which it is ranked.
 
-    With several metrics, *values* has each by name, and *value* is NaN unless one was requested.
+    Attributes:
+        value: the ranked value. NaN if the trial has none, or if there are several metrics and none was requested.
+        metrics: the metrics of its best report, or of its last one if it is ranked by a later value or a mean.
+        values: with several metrics, the ranked value of each.
     """
 
     trial: Trial
@@ -211,18 +216,19 @@ class TrialResult:
 class Results:
     """The results of an experiment. Those of a running tuner are always up to date.
 
-    Values are those of the experiment's metric. A trial that was abandoned, or has no value other than NaN, is never
-    the best.
+    Values are those of the experiment's metric. A trial that was abandoned, or has only NaN as values, is never the
+    best.
 
-    With several metrics no trial is the best by all: ``pareto_front`` has the trials that no other beats, and
-    ``best_by`` the best one by a metric. The last report with a number other than NaN for each metric counts.
+    With several metrics there is no single best trial: ``pareto_front`` has the trials that no other dominates, and
+    ``best_by`` returns the best one by one metric. A trial is ranked by its last report that has a number other than
+    NaN for each metric.
     """
 
     def __init__(self, experiment: Experiment, folder: Path, written: Readable | None = None) -> None:
         self.experiment = experiment
         self.folder = folder
         self._copy = written if written is not None else JournalFile(folder / JOURNAL_FILE)
-        self._told_of: set[TrialId] = set()
+        self._warned_of: set[TrialId] = set()
         say_in_one_line()
 
     @classmethod
@@ -232,10 +238,10 @@ class Results:
         *experiment* is its name, or its folder.
 
         Raises:
-            ConfigurationError: it is not on this machine, or its journal is still empty.
+            ConfigurationError: the experiment is not on this machine, or its journal is still empty.
             CopyIncomplete: the folder lacks entries that its driver could not write, for instance on a full disk. They
                 are in Redis: read them with ``mqtune.Client(url).experiment(name).results(folder)``.
-            MessageVersionError: a later version of mqtune wrote it.
+            MessageVersionError: a later version of mqtune wrote the journal.
         """
         folder = find_experiment(experiment)
         fold, written = fold_copy(folder)
@@ -252,7 +258,7 @@ class Results:
 
     @property
     def outcome(self) -> str:
-        """The last driver's outcome: finished, interrupted or failed. Empty if running or killed."""
+        """The last driver's end: "finished", "interrupted" or "failed". Empty if running or killed."""
         return self.experiment.outcome
 
     @cached_property
@@ -279,17 +285,17 @@ class Results:
         return self.experiment.labels.notes
 
     def find(self, *tags: str, notes: str = "") -> list[TrialResult]:
-        """Return the trials with all of these tags, and this text in their notes, in any case."""
+        """Return the trials with all these tags, and this text in their notes (ignoring case)."""
         return [result for result in self if result.trial.labels.match(tags, notes)]
 
     def __repr__(self) -> str:
         experiment = self.experiment
         counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
         best = experiment.best
-        ahead = "" if best is None else f"; best {experiment.metric}={best.best_value:g} in trial {best.id}"
+        leaders = "" if best is None else f"; best {experiment.metric}={best.best_value:g} in trial {best.id}"
         if front := experiment.pareto_front:
-            ahead = f"; {len(front)} on the Pareto front"
-        return f"<Results of {self.name}: {len(self)} trials{': ' * bool(counts)}{', '.join(counts)}{ahead}>"
+            leaders = f"; {len(front)} on the Pareto front"
+        return f"<Results of {self.name}: {len(self)} trials{': ' * bool(counts)}{', '.join(counts)}{leaders}>"
 
     def _repr_html_(self) -> str:
         shown: str = import_module("mqtune.results.display").experiment_html(self.experiment)
@@ -306,7 +312,7 @@ class Results:
         """Return the trial with this id.
 
         Raises:
-            KeyError: it does not exist.
+            KeyError: the trial does not exist.
         """
         return self._result(self.experiment.trials[TrialId(trial_id)])
 
@@ -317,7 +323,7 @@ class Results:
 
     @property
     def best(self) -> TrialResult:
-        """The trial with the best value, and the metrics of that report: ``best_trial("all")``.
+        """The trial with the best value of all its reports, as from ``best_trial("all")``.
 
         Raises:
             MetricMissing: no trial has a value.
@@ -329,17 +335,17 @@ class Results:
     def pareto_front(self) -> list[TrialResult]:
         """The trials that no other dominates, the best by the first metric first.
 
-        A trial dominates another if it is at least as good by every metric and better by one. With one metric, the best
-        trial alone.
+        A trial dominates another if it is at least as good by every metric and better by one. With one metric, the list
+        has the best trial alone.
         """
-        return [self._result(trial) for trial in self._ahead()]
+        return [self._result(trial) for trial in self._best_or_front()]
 
-    def _ahead(self) -> list[Trial]:
+    def _best_or_front(self) -> list[Trial]:
         best = self.experiment.best
         return self.experiment.pareto_front if best is None else [best]
 
     def best_by(self, metric: str) -> TrialResult:
-        """Return the best trial by one metric. Equal ones are ranked by the other metrics.
+        """Return the best trial by one metric. Equally good ones are ranked by the other metrics.
 
         Raises:
             MetricMissing: no trial has a value.
@@ -353,8 +359,8 @@ class Results:
         front = self.experiment.pareto_front
         if not front:
             raise MetricMissing(self._why_no_best())
-        place = objective.metrics.index(metric)
-        best = min(front, key=lambda trial: (trial.point[place], trial.point))
+        index = objective.metrics.index(metric)
+        best = min(front, key=lambda trial: (trial.point[index], trial.point))
         return replace(self._result(best), value=best.best_metrics[metric])
 
     def raise_if_failed(self) -> None:
@@ -365,52 +371,54 @@ class Results:
             MetricMissing: no trial failed, and no trial has a value.
         """
         experiment = self.experiment
-        has_result = self._ahead() or (experiment.accept_no_report and experiment.counts[TrialStatus.COMPLETED])
+        has_result = self._best_or_front() or (experiment.accept_no_report and experiment.counts[TrialStatus.COMPLETED])
         if has_result and not experiment.has_only_failed:
             return
         if self.errors:
             first = self.errors[0]
             raise TrialFailed(
                 f"experiment {self.name!r} has {'only failed trials' if has_result else 'no result'}: "
-                f"{len(self.errors)} of {len(self)} trials failed, the first, {first.id}: {first.reason}; all errors are in {self.folder / ERROR_FILE}"
+                f"{len(self.errors)} of {len(self)} trials failed, the first, {first.id}: {first.reason}; "
+                f"all errors are in {self.folder / ERROR_FILE}"
             )
         raise MetricMissing(self._why_no_best())
 
     def best_trial(self, scope: str = "all") -> TrialResult:
-        """Return the best trial, of equal ones the first.
+        """Return the best trial. Of equally good ones, return the first.
 
-        A trial that failed afterwards counts, with a warning. A report that violates an outcome constraint does not. By
-        "all" another report of its trial may count.
+        A trial that failed after it reported its value counts, and a warning is logged. A report that violates an
+        outcome constraint does not count. With "all", another report of its trial may count.
 
         Args:
-            scope: the value that a trial is ranked by: "all", its best one, for trials that are stopped early or keep
-                their best checkpoint; "last", its last report's, for the final model (Ray Tune's default); "avg", the
-                mean of its values; "last-5-avg", with any number, the mean of its last values, or of fewer if it has no
-                more, and NaN if one of them is.
+            scope: the value by which trials are ranked. "all" is a trial's best value, for trials that are stopped
+                early or keep their best checkpoint. "last" is the value of its last report, for the final model (Ray
+                Tune's default). "avg" is the mean of its values. "last-5-avg", with any number, is the mean of its last
+                5 values, or of all if it has fewer; it is NaN if one of them is NaN.
 
         Raises:
             MetricMissing: no trial has a value.
             ConfigurationError: *scope* is invalid, or the experiment has several metrics.
-            CopyIncomplete: as ``reports``, for the mean of the last values.
+            CopyIncomplete: as ``reports``, if *scope* is a mean of the last values.
         """
         if not (objective := self.experiment.objective).is_single:
             raise ConfigurationError(
-                f"experiment {self.name!r} optimises {objective}, and no trial is the best by all of them: results.pareto_front has "
-                f"those that no other beats, results.best_by({objective.metrics[0]!r}) the best by one"
+                f"experiment {self.name!r} optimises {objective}, and no trial is the best by all of them; use "
+                "results.pareto_front for the trials that no other dominates, or "
+                f"results.best_by({objective.metrics[0]!r}) for the best by one metric"
             )
         value_of = self._values(checked_scope("", scope))
-        ahead = [self.experiment.best] if scope == "all" else self.experiment.trials.values()
+        candidates = [self.experiment.best] if scope == "all" else self.experiment.trials.values()
         results = [
             TrialResult(trial, value_of(trial), trial.best_metrics if scope == "all" else trial.last_metrics)
-            for trial in ahead
+            for trial in candidates
             if trial is not None and not trial.is_abandoned
         ]
         valued = [trial for trial in results if not math.isnan(trial.value) and objective.is_feasible(trial.metrics)]
         if not valued:
             raise MetricMissing(self._why_no_best())
         best = (min if self.experiment.mode == "min" else max)(valued, key=lambda result: result.value)
-        if best.status is TrialStatus.FAILED and best.id not in self._told_of:
-            self._told_of.add(best.id)
+        if best.status is TrialStatus.FAILED and best.id not in self._warned_of:
+            self._warned_of.add(best.id)
             logger.warning("the best trial %s has FAILED after it reported its value: %s", best.id, best.reason)
         return best
 
@@ -450,18 +458,19 @@ class Results:
             return f"experiment {self.name!r} has no best trial: its {len(self)} trials have not reported{failed}"
         if metrics.constraints and any(trial.best_metrics for trial in experiment.trials.values()):
             shown = " and ".join(map(str, metrics.constraints))
-            return f"experiment {self.name!r} has no best trial: none of its trials keeps to {shown}"
+            return f"experiment {self.name!r} has no best trial: no trial meets {shown}"
         if experiment.metric_seen:
-            return f"experiment {self.name!r} has no best trial: no value of {metrics} that counts is a number"
+            return (
+                f"experiment {self.name!r} has no best trial: each value of {metrics} is NaN, or of an abandoned trial"
+            )
         keys = sorted({key for trial in experiment.trials.values() for key in trial.last_metrics})
-        return f"experiment {self.name!r} has no best trial: no report has {metrics}; they have {names_in_words(keys)}"
+        return (
+            f"experiment {self.name!r} has no best trial: no report has {metrics}; reports have {names_in_words(keys)}"
+        )
 
     @property
     def budget(self) -> Budget:
-        """The time that trials used and that early stopping saved, in the scheduler's unit.
-
-        It is usually epochs.
-        """
+        """The time that trials used and that early stopping saved, usually in epochs."""
         scheduler = self.definition["scheduler"]
         used: float = 0
         saved: float = 0
@@ -484,11 +493,14 @@ class Results:
         """Return a checkpoint of a trial, by default of the best one. A folder is copied here.
 
         Args:
-            which: "newest", or "best": the existing one with the best value.
-            target: the new folder to copy to. The default is below the experiment's.
+            which: "newest", or "best" for the checkpoint with the best value. Deleted ones don't count.
+            target: the new folder for the copy. The default is in the experiment's folder.
 
         Raises:
-            MqtuneError: as ``mqtune.results.checkpoints.fetch_checkpoint``.
+            ConfigurationError: the trial has no checkpoint.
+            CheckpointGone: the checkpoint was deleted, or was in a Redis that is gone.
+            CheckpointBroken: its content has changed.
+            StoreUnavailable: the store can't be read from this machine.
             KeyError: the trial does not exist.
         """
         trial = (self.best if trial_id is None else self[trial_id]).trial
@@ -497,13 +509,13 @@ class Results:
         return fetch_checkpoint(trial, name, store=store, folder=self.folder, target=target)
 
     def events(self) -> Iterator[Event | Report]:
-        """Yield all events and single reports in the driver's order. Memory stays flat."""
+        """Yield all events and reports as the driver processed them. Memory use does not grow."""
         return saved_events(self._copy)
 
     def repeated(self) -> list[Repeated]:
         """Return the configs of a ``Repeater``, the best mean first. Without a Repeater, return [].
 
-        Configs with fewer values, as trials failed or have not ended, come last.
+        Configs with fewer values than others, as some trials failed or have not ended, come last.
 
         Raises:
             CopyIncomplete: as ``reports``.
@@ -521,18 +533,18 @@ class Results:
         return policy_of(self.events(), trial_id, time_attr=time_attr)
 
     def reports(self, trial_id: str | None = None) -> Iterator[RecordedReport]:
-        """Yield all reports, or one trial's, in the driver's order. Memory stays flat.
+        """Yield all reports, or one trial's, as the driver processed them. Memory use does not grow.
 
-        Reading one trial's takes a small part of the time of all.
+        One trial's reports are read in a small part of the time for all.
 
         Raises:
             CopyIncomplete: some entries could not be written to the folder's copy, and the run is over.
         """
         created_event(first_events(self._copy), self.folder)
-        of = None if trial_id is None else reports_of(self._copy.read(), TrialId(trial_id))
-        for event in of or saved_events(self._copy):
+        of_trial = None if trial_id is None else reports_of(self._copy.read(), TrialId(trial_id))
+        for event in of_trial or saved_events(self._copy):
             if isinstance(event, Report):
-                # The attempt counts accepted reports. Others are late, or not folded yet.
+                # The attempt counts accepted reports. Later ones came too late, or are not yet processed.
                 attempt = self._attempt_of(event)
                 is_late = attempt is not None and event.sequence > attempt.reports
                 if attempt is not None and not (is_late and attempt.is_open):
@@ -544,14 +556,14 @@ class Results:
 
     def to_csv(self, path: str | Path) -> None:
         """Write one row per trial. NaN is nan, infinities are inf and -inf, missing values empty."""
-        _write(Path(path), [self.csv()])
+        _replace_text(Path(path), [self.csv()])
 
     def to_jsonl(self, path: str | Path) -> None:
-        """Write one JSON object per report, with late ones marked.
+        """Write one JSON object per report. ``late`` marks reports that came after a decision.
 
         NaN and the infinities are the strings "NaN", "Infinity" and "-Infinity", which float() reads.
         """
-        _write(Path(path), self.jsonl())
+        _replace_text(Path(path), self.jsonl())
 
     def csv(self) -> str:
         """Return the text that ``to_csv`` writes."""
@@ -562,11 +574,11 @@ class Results:
         return (f"{json_text(report._asdict())}\n" for report in self.reports())
 
     def array(self, name: str, trial_id: str | None = None) -> NDArray[np.float64]:
-        """Return a metric or hyperparameter as an array of floats, NaN for missing or other values.
+        """Return a metric or hyperparameter as an array of floats. Other values are NaN.
 
-        It has one value for each trial, in the order of ``trials``: from the trial's best report, or else from its
-        config. Nested values have names such as ``layers.width``. With a trial's id, it has one value for each of its
-        reports, without late ones.
+        The array has one value for each trial, in the order of ``trials``: from the trial's best report, or else from
+        its config. Nested values have names such as ``layers.width``. With a trial's id, it has one value for each of
+        that trial's reports, without late ones.
 
         Raises:
             KeyError: the trial does not exist.
@@ -609,8 +621,8 @@ class Results:
         best report. Times are seconds since the epoch (UTC). Missing values are null.
 
         Args:
-            rows: "trials", "attempts" or "reports". Reports are in the driver's order, and ``late`` ones came after a
-                decision.
+            rows: "trials", "attempts" or "reports". Reports are in the order in which the driver processed them, and
+                ``late`` ones came after a decision.
             library: "pandas" or "polars".
 
         Raises:
@@ -653,4 +665,4 @@ class Results:
     def save(self) -> None:
         """Write ``trials.csv`` and ``results.json`` into the folder, each in one step."""
         self.to_csv(self.folder / TRIALS_FILE)
-        _write(self.folder / SUMMARY_FILE, [json_text(self.summary(), indent=2), "\n"])
+        _replace_text(self.folder / SUMMARY_FILE, [json_text(self.summary(), indent=2), "\n"])

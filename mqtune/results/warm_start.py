@@ -1,4 +1,4 @@
-"""Warm starts: a searcher learns from past trials before its first suggestion."""
+"""Warm starts: searchers that learn from past trials before their first suggestion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mqtune.core.entry_points import IMPORTERS, load_point
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, MqtuneError, SpaceError, UserCodeFailed
 from mqtune.core.objective import GoesByObjective, Objective
 from mqtune.core.trial import ITERATION, Config, Trial, TrialStatus, is_number
-from mqtune.journal.connection import redact
+from mqtune.journal.server.connection import redact
 from mqtune.results.experiments import find_experiment
 from mqtune.results.results import Results
 from mqtune.search.base import PastTrial, Searcher, is_searcher_name, searcher_named, searcher_names
@@ -26,16 +26,17 @@ logger = logging.getLogger(__name__)
 
 #: Maximum bytes of all learnt trials, packed: about ten thousand trials of ten values.
 MAX_LEARNT_BYTES: Final = 2**20
-#: A trial in a definition: config, value (None if it diverged), step, and status.
+#: A past trial as a definition stores it: config, value (None if not finite), step, and status.
 _Kept = tuple[Config, float | None, int, str]
 
 
 class WarmStart(GoesByObjective):
     """Has a searcher learn from past trials, before it proposes its first config.
 
-    A trial counts if it is COMPLETED or EARLY_STOPPED, with its last reported value, and if its config has a valid
-    value for each searched domain. Constants and unknown keys don't matter. Other trials are left out, with one
-    warning. The learnt trials become part of the definition, so a resumed driver learns the same without the sources.
+    A past trial is used if it is COMPLETED or EARLY_STOPPED, has a value (the last counts), and if its config has a
+    valid value for each domain of the space. Constants and unknown keys don't matter. Other trials are left out, and
+    one warning gives their number. The learnt trials become part of the definition, so a resumed driver learns the same
+    ones without the sources.
 
     Args:
         learn_from: a source, or a list of them: the name of an experiment on this machine or on the broker, which may
@@ -45,8 +46,8 @@ class WarmStart(GoesByObjective):
 
     Raises:
         ConfigurationError: a source is invalid, or the searcher can't learn. When the experiment begins: a source has
-            another metric or mode, can't be read, or has no trial that fits, or all trials are too large
-            (``MAX_LEARNT_BYTES``).
+            another metric or mode, can't be read, or has no trial that fits, or all trials together exceed
+            ``MAX_LEARNT_BYTES``.
     """
 
     instead_of_several = "leave it out"
@@ -55,10 +56,10 @@ class WarmStart(GoesByObjective):
         is_one = not isinstance(learn_from, list | tuple) or _is_pair(learn_from)
         sources: list[Any] = [learn_from] if is_one else list(cast("Sequence[Any]", learn_from))
         for source in sources:
-            if not _is_one(source):
+            if not _is_source(source):
                 raise ConfigurationError(
-                    f"WarmStart: {source!r:.200} is nothing to learn from; give the name of an experiment, a Results, a study of Optuna "
-                    "or its storage, or a pair of a config and its value"
+                    f"WarmStart: {source!r:.200} is nothing to learn from; give the name of an experiment, a Results, "
+                    "a study of Optuna or its storage, or a pair of a config and its value"
                 )
         if not sources:
             raise ConfigurationError(
@@ -68,53 +69,55 @@ class WarmStart(GoesByObjective):
         self.searcher = _learner(searcher)
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that past trials tell enough about the objective.
+        """Check that the objective is one metric without outcome constraints.
 
         Raises:
-            ConfigurationError: there are several metrics, or outcome constraints.
+            ConfigurationError: it is not.
         """
         super().check_objective(objective)
         if objective.constraints:
             raise ConfigurationError(
-                f"WarmStart: of the trials that it learns from nobody knows whether they keep to "
-                f"{' and '.join(map(str, objective.constraints))}; leave that out of metric=, or WarmStart"
+                "WarmStart: it is not known whether the past trials meet "
+                f"{' and '.join(map(str, objective.constraints))}; leave that out of metric=, or don't use WarmStart"
             )
 
     @property
     def names(self) -> list[str]:
-        """The sources' names in definitions. All pairs are one source."""
-        return list(dict.fromkeys(map(_name, self._sources)))
+        """The names of the sources, as in the experiment's definition. All pairs are one source."""
+        return list(dict.fromkeys(map(_name_of, self._sources)))
 
     def read(self, space: Space, metric: str, mode: str, *, broker: str) -> list[_Kept]:
-        """Return the trials to learn from, for the definition.
+        """Read the trials to learn from, in the form for definitions.
 
         Args:
             broker: URL of the experiment's broker, or empty.
 
         Raises:
-            ConfigurationError: as for the class.
+            ConfigurationError: a source has another metric or mode, can't be read, or has no trial that fits, or the
+                trials are too large.
             BrokerUnavailable: the broker doesn't answer.
         """
         pairs = [source for source in self._sources if _is_pair(source)]
-        others = [_source(source, broker) for source in self._sources if not _is_pair(source)]
+        others = [_source_of(source, broker) for source in self._sources if not _is_pair(source)]
         trials: list[PastTrial] = []
-        for source in [*others, *([_of_pairs(pairs)] if pairs else [])]:
+        for source in [*others, *([_pairs_source(pairs)] if pairs else [])]:
             source.check(metric, mode)
             trials += _fitting(source, space)
-        kept = [_kept(trial) for trial in trials]
+        kept = [_storable(trial) for trial in trials]
         if (size := len(encode_value(kept))) > MAX_LEARNT_BYTES:
             raise ConfigurationError(
-                f"WarmStart: the {len(kept):,} trials to learn from have {size:,} bytes, and the most is {MAX_LEARNT_BYTES:,}; "
+                f"WarmStart: the {len(kept):,} trials to learn from have {size:,} bytes, and the most is "
+                f"{MAX_LEARNT_BYTES:,}; "
                 "give the best of them, as pairs: WarmStart([(trial.config, trial.value) for trial in …])"
             )
         return kept
 
 
 def teach(searcher: Searcher, learnt: Iterable[_Kept]) -> None:
-    """Have a searcher learn a definition's past trials.
+    """Pass a definition's past trials to a searcher's ``learn``, one by one.
 
     Raises:
-        UserCodeFailed: it has raised an error.
+        UserCodeFailed: ``learn`` has raised an error.
     """
     for number, (config, value, step, status) in enumerate(learnt, 1):
         trial = PastTrial(config, math.nan if value is None else value, step, TrialStatus(status))
@@ -138,13 +141,20 @@ def _learner(searcher: object) -> Searcher:
         )
     if learner is None or not learner.can_learn:
         raise ConfigurationError(
-            f"WarmStart: searcher={searcher!r} learns nothing from other trials; give one that has learn(), such as searcher='tpe'"
+            f"WarmStart: searcher={searcher!r} learns nothing from other trials; give one that has learn(), such as "
+            "searcher='tpe'"
         )
     return learner
 
 
 class _Source(NamedTuple):
-    """Past trials, with a converter of their configs. Metric and mode may be empty."""
+    """The past trials of a source.
+
+    Attributes:
+        reader: returns, for a space, a function that converts the source's configs to configs of that space. The
+            function raises SpaceError for a config that doesn't fit.
+        metric, mode: the objective of the trials, or empty if the source doesn't know it.
+    """
 
     name: str
     trials: list[PastTrial]
@@ -156,8 +166,8 @@ class _Source(NamedTuple):
         for setting, theirs, ours in (("metric", self.metric, metric), ("mode", self.mode, mode)):
             if theirs and theirs != ours:
                 raise ConfigurationError(
-                    f"WarmStart: {self.name} has {setting}={theirs!r}, and this experiment {setting}={ours!r}; if the values mean the same, give "
-                    "them as pairs: WarmStart([(trial.config, trial.value) for trial in …])"
+                    f"WarmStart: {self.name} has {setting}={theirs!r}, and this experiment {setting}={ours!r}; if the "
+                    "values mean the same, give them as pairs: WarmStart([(trial.config, trial.value) for trial in …])"
                 )
 
 
@@ -174,12 +184,12 @@ def _is_study(source: object) -> bool:
     return callable(getattr(source, "get_trials", None)) and hasattr(source, "study_name")
 
 
-def _is_one(source: object) -> bool:
+def _is_source(source: object) -> bool:
     is_name = isinstance(source, str | Path) and bool(str(source).strip())
     return is_name or isinstance(source, Results) or _is_study(source) or _is_pair(source)
 
 
-def _name(source: Any) -> str:
+def _name_of(source: Any) -> str:
     if isinstance(source, Results):
         return source.name
     if _is_study(source):
@@ -190,57 +200,57 @@ def _name(source: Any) -> str:
 _PAIRS: Final = "pairs of config and value"
 
 
-def _source(source: Any, broker: str) -> _Source:
+def _source_of(source: Any, broker: str) -> _Source:
     if _is_study(source):
-        return _of_study(source, _name(source))
+        return _study_source(source, _name_of(source))
     if isinstance(source, Results):
-        return _of_experiment(source)
-    return _stored(str(source), broker)
+        return _experiment_source(source)
+    return _named_source(str(source), broker)
 
 
-def _stored(name: str, broker: str) -> _Source:
-    """Return the experiment on this machine, Optuna storage, or experiment on the broker."""
+def _named_source(name: str, broker: str) -> _Source:
+    """Find the experiment on this machine, Optuna storage, or experiment on the broker."""
     if "://" in name:
-        return _of_study(_optuna().stored_study(name), redact(name))
+        return _study_source(_optuna_importer().stored_study(name), redact(name))
     try:
-        return _of_experiment(Results.load(find_experiment(name)))
+        return _experiment_source(Results.load(find_experiment(name)))
     except (ConfigurationError, CopyIncomplete) as error:
         if Path(name).is_file():
-            return _of_study(_optuna().stored_study(Path(name)), name)
+            return _study_source(_optuna_importer().stored_study(Path(name)), name)
         if not broker:
             raise
-        return _on_broker(name, broker, str(error))
+        return _broker_source(name, broker, str(error))
 
 
-def _on_broker(name: str, broker: str, not_here: str) -> _Source:
+def _broker_source(name: str, broker: str, not_here: str) -> _Source:
     with Client(broker) as client, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
         if name not in [state.name for state in client.experiments()]:
-            raise ConfigurationError(f"{not_here}; nor is there one on {client.place}")
-        return _of_experiment(client.experiment(name).results(Path(folder)))
+            raise ConfigurationError(f"{not_here}; {client.place} has none of that name either")
+        return _experiment_source(client.experiment(name).results(Path(folder)))
 
 
-def _optuna() -> Any:
+def _optuna_importer() -> Any:
     return load_point(IMPORTERS, "optuna")
 
 
-def _of_study(study: Any, name: str) -> _Source:
-    metric, mode = _optuna().goal_of(study)
-    return _Source(name, _optuna().ended_trials(study), _optuna().config_reader, metric, mode)
+def _study_source(study: Any, name: str) -> _Source:
+    metric, mode = _optuna_importer().goal_of(study)
+    return _Source(name, _optuna_importer().ended_trials(study), _optuna_importer().config_reader, metric, mode)
 
 
-def _of_pairs(pairs: Sequence[tuple[Config, float]]) -> _Source:
+def _pairs_source(pairs: Sequence[tuple[Config, float]]) -> _Source:
     trials = [PastTrial(config, float(value), 1, TrialStatus.COMPLETED) for config, value in pairs]
-    return _Source(_PAIRS, trials, _fit)
+    return _Source(_PAIRS, trials, _reader_of)
 
 
-def _of_experiment(results: Results) -> _Source:
+def _experiment_source(results: Results) -> _Source:
     experiment = results.experiment
-    trials = [past for trial in experiment.trials.values() for past in _past(trial, experiment.metric)]
+    trials = [past for trial in experiment.trials.values() for past in _past_trials(trial, experiment.metric)]
     metric = experiment.metric if experiment.objective.is_single else str(experiment.objective)
-    return _Source(experiment.name, trials, _fit, metric, experiment.mode)
+    return _Source(experiment.name, trials, _reader_of, metric, experiment.mode)
 
 
-def _past(trial: Trial, metric: str) -> Iterator[PastTrial]:
+def _past_trials(trial: Trial, metric: str) -> Iterator[PastTrial]:
     if not trial.status.is_terminal or not trial.status.expecting_data:
         return
     for metrics in (trial.last_metrics, trial.best_metrics):
@@ -250,12 +260,12 @@ def _past(trial: Trial, metric: str) -> Iterator[PastTrial]:
             return
 
 
-def _fit(space: Space) -> Callable[[Config], Config]:
+def _reader_of(space: Space) -> Callable[[Config], Config]:
     return space.fit
 
 
 def _fitting(source: _Source, space: Space) -> Iterator[PastTrial]:
-    """Yield the trials that fit the space, with its configs. Warn of the number of others.
+    """Yield the trials that fit the space, with configs of the space. Log the number of others.
 
     Raises:
         ConfigurationError: no trial fits.
@@ -269,15 +279,15 @@ def _fitting(source: _Source, space: Space) -> Iterator[PastTrial]:
     count, of = len(misfits), f"of the {len(source.trials)} trials of {source.name}"
     if not source.trials:
         raise ConfigurationError(
-            f"WarmStart: {source.name} has no trial that has ended, as COMPLETED or EARLY_STOPPED, with a value"
+            f"WarmStart: {source.name} has no COMPLETED or EARLY_STOPPED trial with a value to learn from"
         )
     if count == len(source.trials):
         raise ConfigurationError(f"WarmStart: none {of} fits the space; the first: {misfits[0]}")
     if misfits:
-        logger.warning("nothing is learnt from %d %s, which don't fit the space; the first: %s", count, of, misfits[0])
+        logger.warning("WarmStart: %d %s don't fit the space and are left out; the first: %s", count, of, misfits[0])
 
 
-def _kept(trial: PastTrial) -> _Kept:
+def _storable(trial: PastTrial) -> _Kept:
     # NaN differs from itself, and a definition must not.
     value = trial.value if math.isfinite(trial.value) else None
     return (trial.config, value, trial.step, trial.status.value)

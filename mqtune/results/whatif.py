@@ -1,4 +1,4 @@
-"""Replays: another scheduler over an experiment's recorded learning curves, in virtual time."""
+"""Replays: run another scheduler on an experiment's recorded curves, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import metric_of
 from mqtune.core.registry import CLASS, Description, Registered, described
 from mqtune.core.trial import AttemptEnd, Config, Trial, TrialId, TrialStatus
-from mqtune.driver.connect import BackendDeployment
 from mqtune.driver.driver import Driver
-from mqtune.driver.interrupts import Interrupts
-from mqtune.driver.options import Failures, RunOptions
-from mqtune.driver.settings import KnownTrainable, Settings
+from mqtune.driver.setup.connect import BackendDeployment
+from mqtune.driver.setup.interrupts import Interrupts
+from mqtune.driver.setup.options import Failures, RunOptions
+from mqtune.driver.setup.settings import KnownTrainable, Settings
 from mqtune.results.curves import Curve, Recorded, recorded_curves, timed_reports
 from mqtune.results.experiments import duration
 from mqtune.results.results import Results
@@ -34,7 +34,7 @@ from mqtune.search.recorded import InRecordedOrder, NearestRecorded
 from mqtune.search.space import AnySpace, Space, space_of
 
 _NAME: Final = "replay"
-#: In virtual seconds. Each step costs real time.
+#: The length of a driver's step in virtual seconds. Each step costs real time.
 _STEP_S: Final = 3600.0
 _SHOWN: Final = 5
 
@@ -49,18 +49,23 @@ class Failed(Exception):
 
 def recorded(config: Config) -> None:
     """Stand in for the trainable. A replay reads reports and never calls it."""
-    raise AssertionError(f"{config} was to be trained, and not looked up")
+    raise AssertionError(f"a replay called the trainable with {config}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The cost of an experiment, and its best trial. Times are in seconds.
+    """The cost of an experiment as it was recorded or replayed, and its best trial.
 
-    ``trials_s`` is the time of all trials together, each up to its last report. ``took_s`` is the time from the
-    beginning to the last report, breaks included. ``value``, ``config``, ``trial`` and ``found_s`` (since the
-    beginning) are of the best report of a single metric. ``front`` has the trials on the Pareto front of several.
-    Trials have their recorded ids. ``cut`` has the trials that would have continued where their curves were cut off,
-    the first at ``known_s``. All figures assume an end there.
+    Times are in seconds, and trials have their recorded ids.
+
+    Attributes:
+        trials_s: the time of all trials together, each up to its last report.
+        took_s: the time from the experiment's beginning to its last report, with breaks.
+        value, trial, config: the best value of a single metric, and its trial. None or empty with several metrics.
+        found_s: when that value was reported, since the beginning.
+        front: with several metrics, the trials on the Pareto front.
+        cut: trials that would have continued after the end of their recorded curves. They count as ended there.
+        known_s: when the first of them ended, since the beginning.
     """
 
     scheduler: str
@@ -83,9 +88,13 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """An experiment as it was recorded, as it would have been, and a verdict in words.
+    """The result of a replay, beside the recorded experiment.
 
-    *is_certain* is false if curves were cut off or left out.
+    Attributes:
+        original: the experiment as it was recorded.
+        course: the experiment as it was replayed.
+        verdict: the comparison of both in words.
+        is_certain: whether no needed curve was cut off or missing.
     """
 
     original: Course
@@ -95,19 +104,19 @@ class Replayed:
 
 
 class Replay:
-    """Runs other schedulers over recorded learning curves, in virtual time without user code.
+    """Runs other schedulers on recorded learning curves, in virtual time and without user code.
 
-    Each trial repeats the recorded reports of its config, each after the same time, and fails where it failed. The
-    experiment's stop rules count again. Functions can't: a trial that one ended is assumed to end there. All curves are
-    kept in memory.
+    Each trial repeats the recorded reports of its config after the recorded durations, and fails where it failed. The
+    experiment's stop rules are applied again. Stop functions are not: a trial that one ended is taken to end there. All
+    curves are kept in memory.
 
-    A trial that was stopped, or had not ended, has a curve that is cut off. If a scheduler would have continued it, it
-    fails there, and is named in ``cut``.
+    If a trial was stopped, or has not ended, its curve is cut off. If a scheduler would have continued such a trial,
+    the trial fails at the end of its curve, and ``Course.cut`` names it.
 
-    The experiment may still run.
+    The experiment may still be running.
 
     Raises:
-        ConfigurationError: no trial has a curve.
+        ConfigurationError: no trial has a curve of its own.
         CopyIncomplete: some entries of the journal could not be written to this machine's copy.
     """
 
@@ -117,7 +126,7 @@ class Replay:
         self._recorded: Recorded = recorded_curves(results, trust_rules=self._recorded_rule() is None)
         if not self._recorded.curves:
             raise ConfigurationError(f"no trial of experiment {results.name!r} has a learning curve of its own")
-        self.original = self._original()
+        self.original = self._recorded_course()
 
     def run(
         self,
@@ -129,32 +138,33 @@ class Replay:
         """Replay the experiment, and return its cost and its best trial.
 
         Args:
-            scheduler: a new one. The default is the recorded one.
-            searcher: the default keeps the recorded order of configs, and "random" shuffles it. Each suggestion of
-                another searcher is replaced by the nearest remaining recorded config, which it learns.
-            slots: the number of slots. The default is the most that were in use when it was recorded.
+            scheduler: a new scheduler. The default is the recorded one.
+            searcher: the order of the recorded configs. By default it is the recorded order, and "random" shuffles it.
+                In place of each suggestion of another searcher, the nearest unused config runs, and the searcher learns
+                from that one.
+            slots: the number of slots. The default is the most that the recorded experiment used at the same time.
 
         Raises:
-            ConfigurationError: the scheduler changes configs, which have no recorded curves; or the searcher doesn't
+            ConfigurationError: the scheduler creates configs, which have no recorded curves; or the searcher doesn't
                 fit the space, or the space is not known; or another argument is invalid.
         """
         scheduler = scheduler if scheduler is not None else self._recorded_scheduler()
         if isinstance(scheduler, PBT | PBTReplay) or scheduler.searcher is not None:
             raise ConfigurationError(
-                f"{type(scheduler).__name__} makes configs of its own, of which no curves are recorded; a replay needs "
-                "one that stops or pauses trials, such as ASHA"
+                f"{type(scheduler).__name__} creates configs, which have no recorded curves; give a scheduler that "
+                "only stops or pauses trials, such as ASHA"
             )
         slots = slots if slots is not None else self.original.slots
-        return self._said(self._course(scheduler, searcher, slots))
+        return self._judged(self._replay(scheduler, searcher, slots))
 
-    def _course(self, scheduler: Scheduler, searcher: Searcher | str | None, slots: int) -> Course:
+    def _replay(self, scheduler: Scheduler, searcher: Searcher | str | None, slots: int) -> Course:
         curves = Curves([(curve.config, _items(curve)) for curve in self._recorded.curves])
         order, words = self._searcher(searcher)
         simulated = Simulated(curves, slots=slots, checkpoints=self._recorded.saves)
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
             results = _run(self._settings(scheduler, order, simulated), Path(folder))
             ids = self._recorded_ids(results, curves)
-            return _course(results, ids, scheduler=in_words(scheduler), searcher=words, slots=slots)
+            return _course_of(results, ids, scheduler=in_words(scheduler), searcher=words, slots=slots)
 
     @property
     def _seed(self) -> int:
@@ -182,21 +192,21 @@ class Replay:
         numbers = {trial.id: curves.number_of(trial.id, trial.config) for trial in results}
         return {trial: self._recorded.curves[number].trial for trial, number in numbers.items()}
 
-    def _original(self) -> Course:
+    def _recorded_course(self) -> Course:
         definition = self._definition
-        return _course(
+        return _course_of(
             self._results,
             {trial: trial for trial in self._results.experiment.trials},
             scheduler=_scheduler_in_words(definition["scheduler"]),
             searcher=str(definition.get("searcher", {}).get(Searcher.role, "")),
-            slots=max(1, _most_at_once(list(self._results.experiment.trials.values()))),
+            slots=max(1, _most_concurrent(list(self._results.experiment.trials.values()))),
         )
 
     def _recorded_scheduler(self) -> Scheduler:
         try:
             return Scheduler.rebuild(self._definition["scheduler"])
         except ConfigurationError as error:
-            raise ConfigurationError(f"{error}: say which scheduler is to be tried") from None
+            raise ConfigurationError(f"{error}: give the scheduler to replay with") from None
 
     def _recorded_rule(self) -> StopRule | None:
         described_rule = self._definition.get("stop")
@@ -222,17 +232,17 @@ class Replay:
         name = searcher.kind or type(searcher).__name__
         return NearestRecorded(searcher, configs, self._space()), f"nearest recorded to {name}"
 
-    def _said(self, course: Course) -> Replayed:
+    def _judged(self, course: Course) -> Replayed:
         if left_out := self._recorded.left_out:
-            verdict = f"no verdict: left out are {_trials(left_out)}, without a learning curve of their own"
+            verdict = f"no verdict: {_listed(left_out)} had no learning curve of their own and were left out"
             return Replayed(self.original, course, verdict, is_certain=False)
-        outcome = _found(self.original, course, self._results.experiment.metric, self._definition["mode"])
+        outcome = _comparison(self.original, course, self._results.experiment.metric, self._definition["mode"])
         verdict = f"{self._cost(course)}, and {outcome}"
         if course.cut:
             first = "" if course.known_s is None else f", the first after {duration(course.known_s)}"
             verdict = (
-                f"as far as the curves go {verdict}; {_trials(course.cut)} would have continued where the curve was cut "
-                f"off{first}"
+                f"as far as the curves go, {verdict}; uncertain: {_listed(course.cut)} would have continued after the "
+                f"end of the recorded curve{first}"
             )
         return Replayed(self.original, course, verdict, is_certain=not course.cut)
 
@@ -244,12 +254,12 @@ class Replay:
         return f"{course.reports / max(1, self.original.reports):.0%} of the reports"
 
 
-def _trials(trials: Sequence[str]) -> str:
+def _listed(trials: Sequence[str]) -> str:
     shown = ", ".join(trials[:_SHOWN]) + (", …" if len(trials) > _SHOWN else "")
     return f"{len(trials)} {'trial' if len(trials) == 1 else 'trials'} ({shown})"
 
 
-def _found(original: Course, course: Course, metric: str, mode: str) -> str:
+def _comparison(original: Course, course: Course, metric: str, mode: str) -> str:
     if course.front or original.front:
         both = len({*course.front} & {*original.front})
         return f"{both} of the {len(original.front)} trials on the Pareto front"
@@ -267,7 +277,7 @@ def _found(original: Course, course: Course, metric: str, mode: str) -> str:
 def _items(curve: Curve) -> list[Item]:
     items: list[Item] = [*curve.reports]
     if curve.is_cut:
-        items.append((0.0, CurveEnds(f"what trial {curve.trial} would have reported next is not recorded")))
+        items.append((0.0, CurveEnds(f"the recorded curve of trial {curve.trial} ends here")))
     elif curve.error:
         items.append((curve.ending_s, Failed(curve.error)))
     return items
@@ -288,7 +298,9 @@ def _run(settings: Settings, folder: Path) -> Results:
         return Results(driver.experiment, folder, driver.reader)
 
 
-def _course(results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str, searcher: str, slots: int) -> Course:
+def _course_of(
+    results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str, searcher: str, slots: int
+) -> Course:
     experiment, best = results.experiment, results.experiment.best
     began = experiment.created_at or 0.0
     trials_s, reports, last, found_s = 0.0, 0, began, None
@@ -297,8 +309,8 @@ def _course(results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str,
         reports += 1
         last = max(last, report.timestamp)
         if found_s is None and best is not None and report.trial == best.id and not report.late:
-            is_it = report.metrics.get(experiment.metric) == best.best_value
-            found_s = report.timestamp - began if is_it and experiment.objective.is_feasible(report.metrics) else None
+            is_best = report.metrics.get(experiment.metric) == best.best_value
+            found_s = report.timestamp - began if is_best and experiment.objective.is_feasible(report.metrics) else None
     cut = [trial for trial in experiment.trials.values() if _is_cut(trial)]
     ends = [trial.attempt.ended_at - began for trial in cut if trial.attempt.ended_at is not None]
     return Course(
@@ -325,7 +337,7 @@ def _is_cut(trial: Trial) -> bool:
     return trial.status is TrialStatus.FAILED and trial.attempt.error_type == CurveEnds.__name__
 
 
-def _most_at_once(trials: Sequence[Trial]) -> int:
+def _most_concurrent(trials: Sequence[Trial]) -> int:
     steps = sorted(step for trial in trials for step in _steps(trial))
     running = most = 0
     for _, step in steps:
@@ -336,22 +348,22 @@ def _most_at_once(trials: Sequence[Trial]) -> int:
 
 def _steps(trial: Trial) -> Iterator[tuple[float, int]]:
     for attempt in trial.attempts:
-        # A lost attempt's recorded end is its detection, when its slot had long been reused.
+        # The recorded end of a lost attempt is when its loss was noticed. Its slot may have been reused before.
         if attempt.started_at is not None and attempt.end is not AttemptEnd.LOST:
             yield attempt.started_at, 1
             if attempt.ended_at is not None:
                 yield attempt.ended_at, -1
 
 
-def in_words(thing: Registered) -> str:
+def in_words(decider: Registered) -> str:
     """Return a scheduler or searcher as Python code, without default arguments."""
-    defaults = {name: parameter.default for name, parameter in signature(type(thing)).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in signature(type(decider)).parameters.items()}
     given = {
         name: value
-        for name, value in described(thing).items()
+        for name, value in described(decider).items()
         if name in defaults and value != ("" if defaults[name] is None else defaults[name])
     }
-    return f"{type(thing).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+    return f"{type(decider).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 def _scheduler_in_words(description: Description) -> str:

@@ -1,6 +1,6 @@
 """Schedulers and stop rules: they decide when a trial or an experiment ends.
 
-Writing a scheduler needs the names in this package. The others are exported by ``mqtune`` itself.
+This package exports the names for writing a scheduler. ``mqtune`` exports the schedulers themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ASHA: stop a trial that is bad among those that reached the same rung.
+"""ASHA: compares trials at the same training times, and stops or pauses bad ones.
 
-After Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3. ``PromotionASHA``
-pauses and promotes trials; ``ASHA`` stops them.
+After Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3. ``ASHA`` stops bad
+trials. ``PromotionASHA`` pauses every trial at each rung, and resumes the best.
 """
 
 from __future__ import annotations
@@ -24,46 +24,50 @@ from mqtune.schedulers.timed import AnyRank, Rank, exact
 class ASHA(RungHalving[InBracket]):
     """Asynchronous successive halving: stops trials early, and completes them at *max_t*.
 
-    **Rungs.** They lie at ``grace_period * reduction_factor**k`` for every k that gives less than *max_t*, and at
-    *max_t*. Floats count as the decimals that they are written as, and arithmetic is exact: (1, 243, factor 3) has
-    rungs 1, 3, 9, 27, 81 and 243.
+    **Rungs.** A rung is a time at which trials are compared. The rungs are ``grace_period * reduction_factor**k`` for k
+    = 0, 1, … as long as this is less than *max_t*, and *max_t*. Arithmetic is exact: a float counts as the decimal
+    number that it is written as. With *grace_period* 1, *max_t* 243 and factor 3, the rungs are 1, 3, 9, 27, 81 and
+    243.
 
-    **Brackets.** With *brackets* above 1, some trials are judged from a higher rung on, for metrics that say little at
-    first. This is as in Hyperband (Li et al., JMLR 18 (2018), Algorithm 1), but no trial waits for another. Bracket b
-    of 0, 1, … has its own rungs, from rung b on, and compares its own trials. With K rungs, brackets get trials in
-    proportion to ceil(K / (K - b) * reduction_factor**(K - b - 1)). At its first report a trial joins the bracket that
-    lacks most of its part, of equal ones the first. Of 49 trials, (max_t=27, brackets=4) judges 27 from 1 on, 12 from 3
-    on, 6 from 9 on, and none of the last 4.
+    **Brackets.** With *brackets* above 1, some trials are first judged at a higher rung. That helps if early values of
+    the metric say little. It is as in Hyperband (Li et al., JMLR 18 (2018), Algorithm 1), but no trial waits for
+    another. Bracket b = 0, 1, … uses the rungs from number b on, and compares only its own trials. With K rungs,
+    brackets get trials in proportion to ceil(K / (K - b) * reduction_factor**(K - b - 1)). At its first report a trial
+    joins the bracket that is furthest behind its share, the first of several. With *max_t* 27 and 4 brackets, of 49
+    trials 27 are judged from time 1 on, 12 from 3 on, 6 from 9 on, and 4 never.
 
-    **The rule.** A trial enters a rung with the metric of the first report whose time has reached the rung. Of the n
-    trials that have entered, itself included, it continues if it is among the best ``max(1, floor(n /
-    reduction_factor))``, else it stops. Earlier trials are not judged again. At *max_t* every trial completes.
+    **The rule.** A trial enters a rung with the metric of its first report at or after the rung's time. Let n be the
+    number of trials that have entered the rung, with this one. The trial continues if it is among the best
+    ``max(1, floor(n / reduction_factor))``, else it is stopped. Earlier trials are not judged again. At *max_t* every
+    trial completes.
 
-    - *Ties*: a trial that equals the last of the best continues too.
+    - *Ties*: a trial with the same value as the last of the best continues too.
     - *NaN* is worse than every number and equal to itself. Infinities are numbers.
-    - *Outcome constraints*: a report that violates one is worse than any that does not, and better than NaN. A smaller
-      violation is better (``Objective.violation``). A missing constrained metric violates nothing. The report's own
-      values count, not those of *scope*.
-    - *A report without the metric*, or with None, enters no rung; the next one with it does. At *max_t* the trial
-      completes anyway.
-    - *A report that skips rungs* enters the highest, and the trial never enters those below.
-    - *Each trial enters a rung once*, across attempts. A repeated or late report gets the decision in force.
-    - *A trial that fails* leaves its scores. An attempt from scratch, or from an older checkpoint, is not judged until
-      it is past the last rung that its trial has entered.
-    - *An abandoned trial's scores* are removed, also from n. Earlier decisions stand.
+    - *Outcome constraints*: a report that violates one is worse than any report without a violation, and better than
+      NaN. A smaller violation is better (``Objective.violation``). A missing constrained metric violates nothing. The
+      report's own values count here, not those of *scope*.
+    - *A report without the metric*, or with None, enters no rung. The next report with the metric does. At *max_t* the
+      trial completes anyway.
+    - *A report that skips rungs* enters the highest of them. The trial never enters the rungs below.
+    - *Each trial enters a rung once*, even if it runs again. A late or repeated report changes nothing, and the trial's
+      last decision is returned.
+    - *A failed trial's scores* still count. If it runs again from scratch or from an older checkpoint, it is next
+      judged at the first rung above those that it has entered.
+    - *An abandoned trial's scores* are removed, and n decreases. Earlier decisions stay.
 
-    **Cost.** A report that reaches no rung costs two look-ups, otherwise O(log n) in the rung's trials. Memory is one
-    score for each trial in each rung.
+    **Cost.** A report that reaches no rung costs two dict look-ups, and any other report O(log n). Memory is one score
+    for each trial in each rung.
 
     Args:
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung. No trial stops earlier.
-        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
-        brackets: the number of brackets, at most one for each rung. 1 stops most.
-        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
-        scope: the value that counts: "last", a report's own; "avg", the mean so far; "last-5-avg", with any number, the
-            mean of the last ones; "all", the best so far.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        reduction_factor: one in this many trials of a rung continues. Above 1, usually 3 or 4; fractions are allowed.
+        brackets: number of brackets, at most the number of rungs. With 1, most trials are stopped early.
+        stop_last_trials: whether a trial is ended as COMPLETED at *max_t*. If false, it runs until it ends by itself or
+            by a stop rule.
+        scope: which value of the metric counts: "last": the report's own; "avg": the mean of all values so far;
+            "last-N-avg" with a number N: the mean of the last N values; "all": the best value so far.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     asks_ahead = True
@@ -107,17 +111,19 @@ class ASHA(RungHalving[InBracket]):
         return "" if rung.is_among_best(rank) else f"is not among the best {rung.places} of {rung.entered}"
 
 
-_WAIT: Final = Wait("no new trial can start, and no paused one is promotable before the others have come further")
+_WAIT: Final = Wait("no new trial can start, and no paused trial can be promoted before others reach its rung")
 
 
 class Climb(InBracket):
-    """A trial's progress, its next or entered rung, and its rank there."""
+    """A trial's progress through the rungs, with its rank in the rung that it has entered last."""
 
     __slots__ = ("index", "is_under_way", "rank")
 
     def __init__(self, bracket: Bracket, next_level: float) -> None:
         super().__init__(bracket, next_level)
+        #: The number of the rung that the trial goes to, or has entered.
         self.index = bracket.lowest
+        #: Its rank in that rung. None before it enters.
         self.rank: Rank | None = None
         #: Whether it is queued, running or to be retried. Otherwise it is paused.
         self.is_under_way = True
@@ -133,54 +139,56 @@ class PromotionASHA(RungHalving[Climb]):
     **Rungs and brackets** are those of ``ASHA``, but a trial joins a bracket when it is queued. Its first rung is the
     bracket's lowest.
 
-    **The rule.** A trial enters its rung with the metric of the first report whose time has reached it, and is paused.
-    A free slot goes to the highest rung, below *max_t*, with a promotable trial, of equal rungs to the first bracket's.
-    A trial is promotable if it is among the best ``floor(n / reduction_factor)`` of the n trials of its rung, was not
-    promoted from there, and is paused. The best promotable trial is resumed for the next rung. Without one, a new trial
-    starts. At *max_t* every trial completes. So fewer than *reduction_factor* trials in a rung promote none, and with
-    few trials none may reach *max_t*.
+    **The rule.** A trial enters its rung with the metric of its first report at or after the rung's time, and is
+    paused. A paused trial is promotable if it is among the best ``floor(n / reduction_factor)`` of the n trials that
+    have entered its rung. A free slot goes to the best promotable trial of the highest rung that has one, of equal
+    rungs to the first bracket's: the trial is resumed, and runs to its next rung. If no trial is promotable, a new
+    trial starts. At *max_t* every trial completes. A rung with fewer than *reduction_factor* trials promotes none, so
+    with few trials none may reach *max_t*.
 
-    **By cost.** With *cost*, a trial is promotable if it and the better ones have at most ``1 / reduction_factor`` of
-    the rung's cost. So more cheap trials are promoted. After Ivkin et al., "Cost-aware Adversarial Best Arm
-    Identification", NAS workshop at ICLR 2021. The report that enters the rung has the cost. Without a finite cost of
-    at least 0 it enters none. Sums are exact.
+    **By cost.** With *cost*, a trial is promotable if it and all better trials of the rung together have at most
+    ``1 / reduction_factor`` of the rung's cost. So more cheap trials are promoted. After Ivkin et al., "Cost-aware
+    Adversarial Best Arm Identification", NAS workshop at ICLR 2021. The report that enters the rung has the cost. A
+    report whose cost is missing, negative or not finite enters no rung. Sums are exact.
 
-    - *Scores that count*: those of all trials of the rung, also if promoted, failed or ended since. Only abandoned
-      trials are removed, also from n.
-    - *Ties*: the trial that entered earlier is better.
-    - *NaN* is worse than every number; of several, the earlier is better. Infinities are numbers.
+    - *Scores that count*: those of all trials that have entered the rung, even if they were promoted, failed or ended
+      since. Only the scores of abandoned trials are removed, and n decreases.
+    - *Ties*: the trial that entered the rung earlier is better.
+    - *NaN* is worse than every number. Of several NaN, the earlier is better. Infinities are numbers.
     - *Outcome constraints*: as in ``ASHA``.
-    - *A report without the metric*, or with None, enters no rung; the next one with it does. At *max_t* the trial
-      completes anyway.
-    - *A report that skips rungs* enters the highest, and none of those below.
-    - *A late or repeated report* gets the decision in force.
-    - *A trial that fails* before its rung is not counted there, and a retry goes for the same rung. After it, a retry
-      is paused at its first report there, and its score stays.
-    - *A resume without a checkpoint*, or from an older one, is judged from its goal rung on.
-    - *By hand*: a trial that a person resumes is promoted. A trial that a person pauses below its rung stays paused.
+    - *A report without the metric*, or with None, enters no rung. The next report with the metric does. At *max_t* the
+      trial completes anyway.
+    - *A report that skips rungs* enters the highest of them, and no rung below.
+    - *A late or repeated report* changes nothing, and the trial's last decision is returned.
+    - *A trial that fails before its rung* does not count there, and its retry runs to the same rung. If it had entered
+      the rung, its score stays, and the retry is paused at its first report at or after the rung's time.
+    - *A resume without a checkpoint*, or from an older one, is next judged at the trial's next rung.
+    - *By hand*: a trial that a person resumes counts as promoted. A trial that a person pauses below its rung stays
+      paused.
 
-    **The end.** When no new trial can start, paused trials of a rung are released (stopped early), once none of them is
-    promotable and no other trial can reach the rung.
+    **The end.** When no new trial can start, the paused trials of a rung are released (stopped early) as soon as none
+    of them is promotable and no other trial can reach the rung.
 
-    **Few paused trials.** With *most_paused*, the worst of too many paused trials at a rung is released before a new
-    trial starts, if no promotion is left. Its score still counts. ``Checkpoints(delete="stopped")`` then deletes its
-    checkpoints. With m better ones paused there, it would be promoted only after about m * *reduction_factor* more
-    arrivals.
+    **Few paused trials.** With *most_paused*, if a rung has more paused trials than that and no trial is promotable,
+    the worst paused one is released before a new trial starts. Its score still counts.
+    ``Checkpoints(delete="stopped")`` then deletes its checkpoints. With m better trials paused at the rung, the worst
+    would be promoted only after about m * *reduction_factor* more trials have entered.
 
-    **Cost.** A report that reaches no rung costs two look-ups. Entering a rung, or a choice, costs O(log n) in the
-    rung's trials. Memory is one score for each trial in each rung.
+    **Cost.** A report that reaches no rung costs two dict look-ups. Entering a rung, or a choice, costs O(log n).
+    Memory is one score for each trial in each rung.
 
     Args:
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung.
-        reduction_factor: above 1. One in this many is promoted, usually 3 or 4, fractions allowed.
-        brackets: the number of brackets, at most one for each rung. 1 stops most.
-        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
-        scope: the value that counts: "last", a report's own; "avg", the mean so far; "last-5-avg", with any number, the
-            mean of the last ones; "all", the best so far.
-        cost: the reports' key of a trial's cost so far, such as ``time_total_s``. By default all cost the same.
-        most_paused: the number of trials that stay paused at each rung, at least 1. By default all.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        reduction_factor: one in this many trials of a rung is promoted. Above 1, usually 3 or 4; fractions are allowed.
+        brackets: number of brackets, at most the number of rungs. With 1, most trials are stopped early.
+        stop_last_trials: whether a trial is ended as COMPLETED at *max_t*. If false, it runs until it ends by itself or
+            by a stop rule.
+        scope: which value of the metric counts: "last": the report's own; "avg": the mean of all values so far;
+            "last-N-avg" with a number N: the mean of the last N values; "all": the best value so far.
+        cost: the reports' key of a trial's cost so far, such as ``time_total_s``. By default all trials cost the same.
+        most_paused: largest number of trials that stay paused at each rung, at least 1. By default there is no limit.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "promotion_asha"
@@ -214,7 +222,7 @@ class PromotionASHA(RungHalving[Climb]):
         )
 
     def on_queue(self, trial: Trial) -> None:
-        """Send a new trial to the lowest rung, and a promoted one to the next."""
+        """Let a new trial run to the lowest rung, and a promoted trial to its next rung."""
         climb = self._queued(trial)
         if climb is None:
             return
@@ -228,7 +236,10 @@ class PromotionASHA(RungHalving[Climb]):
         climb.next_level = self._levels[climb.index]
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Queue *trial* at its rung. Ignore a trial that a person paused before."""
+        """Let a trial that has entered its rung wait there for a promotion.
+
+        A trial that a person paused below its rung does not wait.
+        """
         climb = self._progress.get(trial.id)
         if climb is None or not climb.is_under_way:
             return
@@ -238,19 +249,20 @@ class PromotionASHA(RungHalving[Climb]):
             climb.rung.waiting.add(trial.id, climb.rank)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the highest rung's promotion, else a start, else at the end a release."""
+        """Return a promotion from the highest possible rung, else a start, else a release."""
         for rung in self._rungs_downwards():
             best = rung.waiting.first
             rank = None if best is None else self._progress[best].rank
             if best is not None and rank is not None and rung.is_among_best(rank):
                 return Resume(best, f"{rung.name}: among the best {rung.places} of {rung.entered}")
-        if self._most_paused is not None and (too_many := self._surplus(self._most_paused)) is not None:
-            return too_many
+        if self._most_paused is not None and (release := self._release_surplus(self._most_paused)) is not None:
+            return release
         if can_start:
             return START
         return next(filter(None, map(self._release, self._all_brackets)), _WAIT)
 
-    def _surplus(self, most: int) -> Release | None:
+    def _release_surplus(self, most: int) -> Release | None:
+        """Return the release of a rung's worst paused trial if there are more than *most*, or None."""
         for bracket in self._all_brackets:
             for rung in bracket.rungs:
                 if len(rung.waiting) > most and (worst := rung.waiting.last) is not None:
@@ -258,7 +270,7 @@ class PromotionASHA(RungHalving[Climb]):
         return None
 
     def _rungs_downwards(self) -> Iterator[Rung]:
-        """Yield the rungs to promote from, by level, then bracket."""
+        """Yield the rungs from which trials may be promoted, the highest first."""
         for index in range(len(self._levels) - 2, -1, -1):
             for bracket in self._all_brackets:
                 yield bracket.rungs[index]
@@ -290,7 +302,7 @@ class PromotionASHA(RungHalving[Climb]):
         """Return whether a report has a valid cost.
 
         Raises:
-            ConfigurationError: no report has had one so far, so the key must be wrong.
+            ConfigurationError: no report so far has had a valid cost, so the key is probably mistyped.
         """
         cost = report.metrics.get(self._cost)
         is_valid = is_number(cost) and 0 <= cost < math.inf

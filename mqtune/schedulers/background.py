@@ -1,4 +1,4 @@
-"""A scheduler's slow decisions, in a thread."""
+"""Runs a scheduler's slow decisions in a thread."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from mqtune.core.trial import Decision, TrialId
 
 
 class BackgroundDecisions:
-    """Has a model learn and decide in a thread, so that the driver's loop never waits for it.
+    """Lets a model learn and decide in a thread, so that the driver's loop never waits for it.
 
-    The thread makes the calls in order. When none is left it decides, then rests for as long as that took. After an
-    error, which ``take`` raises, no further calls are made.
+    The thread makes the queued calls in order. When the queue is empty, it calls *decide*, and then rests for as long
+    as that took. After an error the thread makes no further calls, and ``take`` raises the error.
 
     Args:
-        decide: returns the decisions that follow from the calls since its last run.
-        rests: whether the thread rests. Give False if slots wait for its decisions.
+        decide: returns the decisions, by trial, that follow from the calls since it last ran.
+        rests: whether the thread rests. Give False if slots wait for the decisions.
     """
 
     def __init__(self, decide: Callable[[], Mapping[TrialId, Decision]], *, rests: bool = True) -> None:
-        self._found: queue.SimpleQueue[Mapping[TrialId, Decision]] = queue.SimpleQueue()
-        self._background = Background("mqtune-scheduler", then=lambda: self._found.put(decide()), rests=rests)
+        self._decided: queue.SimpleQueue[Mapping[TrialId, Decision]] = queue.SimpleQueue()
+        self._background = Background("mqtune-scheduler", then=lambda: self._decided.put(decide()), rests=rests)
 
     @property
     def is_busy(self) -> bool:
-        """Whether decisions may come although nothing else happens."""
-        return self._background.is_behind or not self._found.empty()
+        """Whether the thread has work, or decisions that were not taken yet."""
+        return self._background.is_behind or not self._decided.empty()
 
     def tell(self, call: Callable[[], object]) -> None:
-        """Queue a call for the thread, which starts with the first ``take``."""
+        """Queue a call for the thread. The first ``take`` starts the thread."""
         self._background.tell(call)
 
     def take(self) -> dict[TrialId, Decision]:
-        """Return the decisions since the last call, without waiting. Start the thread if needed.
+        """Return the decisions since the last call, by trial, without waiting.
+
+        The first call starts the thread.
 
         Raises:
-            Exception: the model's error.
+            Exception: the error of a queued call or of *decide*.
         """
         self._background.check()
         self._background.start()
         decisions: dict[TrialId, Decision] = {}
-        while not self._found.empty():
-            decisions |= self._found.get()
+        while not self._decided.empty():
+            decisions |= self._decided.get()
         return decisions
 
     def close(self) -> None:

@@ -18,25 +18,24 @@ from mqtune.search.space import Space
 
 
 class Start(NamedTuple):
-    """Fill the slot with a new config of the searcher."""
+    """Start a new trial in the free slot: one that a user added, or the searcher's next one."""
 
 
 class Resume(NamedTuple):
-    """Fill the slot with a paused trial, from its newest checkpoint, or from that of *source*.
-
-    With a *config*, the trial has that from now on. With a *checkpoint* of the source, it starts from that one, if it
-    still exists when the trial is queued.
-    """
+    """Resume a paused trial in the free slot."""
 
     trial: TrialId
     reason: str = ""
+    #: The trial's new config. None: the config stays the same.
     config: Config | None = None
+    #: The trial from whose newest checkpoint to start. None: the trial itself.
     source: TrialId | None = None
+    #: The checkpoint to start from. If it is empty or no longer exists, the newest one.
     checkpoint: CheckpointId = CheckpointId("")
 
 
 class Fork(NamedTuple):
-    """Fill the slot with a new trial of this config, from the newest checkpoint of *source*."""
+    """Start a new trial in the free slot, from the newest checkpoint of *source*."""
 
     source: TrialId
     config: Config
@@ -51,7 +50,7 @@ class Release(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Leave the slot free until something happens."""
+    """Leave the slot free until the next event."""
 
     reason: str
 
@@ -61,14 +60,16 @@ Choice = Start | Resume | Fork | Release | Wait
 
 
 class Decider(KnownArguments, Registered, GoesByObjective):
-    """Decides by the metric of one experiment: the base of schedulers and stop rules.
+    """Base class of schedulers and stop rules: decides by the metric of one experiment.
 
-    Constructors raise ConfigurationError for an invalid argument. The error names it and the accepted values.
+    A constructor raises ConfigurationError if an argument is invalid. The message names the argument and the accepted
+    values.
     """
 
     meant = OF_DECIDERS
-    #: The experiment's first metric, and "min" or "max". Empty before :meth:`bind`.
+    #: The experiment's first metric. Empty before :meth:`bind`.
     metric: str = ""
+    #: "min" or "max". Empty before :meth:`bind`.
     mode: str = ""
 
     @property
@@ -76,7 +77,9 @@ class Decider(KnownArguments, Registered, GoesByObjective):
         return () if self.objective is None else self.objective.metrics
 
     def bind(self, metric: str, mode: str) -> None:
-        """Set the metric and its mode, "min" or "max". Called once, before the first report.
+        """Set the metric and its mode, "min" or "max".
+
+        The driver calls this once, before the first report.
 
         Raises:
             ConfigurationError: an argument is invalid, or this was called before.
@@ -94,11 +97,11 @@ class Decider(KnownArguments, Registered, GoesByObjective):
 
 
 class Scheduler(Decider, ABC):
-    """Decides after each report how its trial continues, and how free slots are used.
+    """Decides after each report whether its trial continues, and how free slots are used.
 
-    It changes nothing but itself, and belongs to one experiment. It is deterministic: the same calls give the same
-    decisions, so a resumed driver repeats the calls. Only ``choose`` may be called any number of times in between, and
-    must not change the state.
+    A scheduler belongs to one experiment, and has no effect except by its return values. It must be deterministic: the
+    same calls give the same decisions. A resumed driver repeats the calls to restore the state. ``choose`` is the
+    exception: it may be called any number of times in between, and must not change the state.
     """
 
     role = "scheduler"
@@ -106,83 +109,91 @@ class Scheduler(Decider, ABC):
     group = SCHEDULERS
     #: The searcher, if the scheduler proposes the configs itself.
     searcher: Searcher | None = None
-    #: Whether more new trials may be queued than slots are free. Not if paused trials may need a slot.
+    #: Whether the driver may queue a second new trial for each slot. False if paused trials may need the slots.
     asks_ahead: bool = False
-    #: Decides in a thread, once :meth:`decide_in_background` was called.
+    #: The thread that decides after :meth:`decide_in_background`. None: ``on_report`` decides.
     background: BackgroundDecisions | None = None
 
     def decide_in_background(self) -> None:
-        """Have ``background`` decide if decisions take longer than a millisecond.
+        """Decide in a thread from now on, if decisions take longer than a millisecond.
 
-        ``on_report`` then returns CONTINUE, and the driver applies ``background``'s decisions when they come. A resumed
-        driver reads them from the journal. Called before the first trial, and not in virtual time.
+        Set ``background`` for that. ``on_report`` then returns CONTINUE, and the driver carries out the decisions of
+        ``background`` when they come. A resumed driver reads them from the journal. The driver calls this before the
+        first trial, but not in virtual time.
         """
 
     @property
     def time_attr(self) -> str:
-        """The reports' key of the time, or empty if the scheduler uses no time.
+        """The reports' key of the time, such as ``training_iteration``.
 
-        It receives only reports with a finite number there, which does not go down within an attempt. A report without
-        ``training_iteration`` counts by its sequence number.
+        Empty if the scheduler uses no time. The scheduler gets only reports with a finite number under this key, and
+        the number never decreases within an attempt. If the key is ``training_iteration`` and a report lacks it, the
+        report's sequence number counts.
         """
         return ""
 
     def check_space(self, space: Space) -> None:
-        """Check the search space, before the first trial.
+        """Check before the first trial that the scheduler can work with the search space.
 
         Raises:
-            ConfigurationError: the space is unsuitable.
+            ConfigurationError: it can't.
         """
 
     def on_queue(self, trial: Trial) -> None:
-        """Learn that ``trial.attempt`` was queued: the first, a retry, or a choice of ``choose``."""
+        """Note that an attempt was queued: of a new trial, of a retry, or chosen by ``choose``.
+
+        It is ``trial.attempt``.
+        """
 
     @abstractmethod
     def on_report(self, trial: Trial, report: Report) -> Decision:
         """Return the decision on *trial* after this report: CONTINUE, STOP, PAUSE or COMPLETE.
 
-        Called once for each accepted report, in the journal's order, and not after a decision on the attempt. A later
-        attempt continues with the time of its checkpoint, without one from the start.
+        The driver calls this once for each report, in the journal's order. Reports after a decision on their attempt
+        are left out. The reports of a later attempt continue at the time of its checkpoint, or start again without one.
         """
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Learn that *trial* is paused: its process has ended, and ``choose`` may resume it."""
+        """Note that *trial* is paused: its process has ended, and ``choose`` may resume it."""
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the use of a free slot, without changing any state.
+        """Return what to do with a free slot, without changing any state.
 
-        It may be called again immediately. ``on_queue`` and ``on_trial_end`` report the result.
+        The driver may call this any number of times. If it carries the choice out, it calls ``on_queue`` or, for a
+        ``Release``, ``on_trial_end``.
 
         Args:
-            can_start: whether there is a config for a new trial. If not, ``Start`` means ``Wait``.
+            can_start: whether there is a config for a new trial. If not, ``Start`` leaves the slot free.
         """
         return START
 
     def on_abandon(self, trial: Trial) -> None:
-        """Learn that *trial* was abandoned: its reports no longer count for other trials.
+        """Note that *trial* was abandoned: from now on its reports must not affect other trials.
 
-        Called once, before ``on_trial_end``. Its process may still run.
+        The driver calls this once, before ``on_trial_end``. The trial's process may still run.
         """
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Learn that *trial* has reached a terminal status."""
+        """Note that *trial* has reached a terminal status."""
 
 
 class FIFO(Scheduler):
     """First in, first out: lets every trial run until it ends by itself.
 
-    With *batch*, that many trials begin together, and the next batch begins when all have ended. So a searcher proposes
-    a batch with the results of all before it. Trials that a person adds count. A failed trial ends with its last retry.
+    With *batch*, that many trials form a batch, and the next batch begins when all of them have ended. So the searcher
+    knows the results of all earlier batches. Trials that a person adds count. A failed trial has ended when it is not
+    retried any more.
 
     Args:
-        batch: the number of trials that begin together. By default each begins when a slot is free.
+        batch: number of trials in a batch. By default there are no batches: a trial begins when a slot is free.
     """
 
     kind = "fifo"
     later: ClassVar = {"batch": ""}
     takes_several = True
-    #: Trials of the batch, and unfinished trials. Class attributes, as a subclass may have its own constructor.
-    _in_batch = _open = 0
+    # These are class attributes because a subclass's constructor may not call this one's.
+    #: The number of trials in the current batch, and the number of unfinished trials.
+    _in_batch = _unfinished = 0
     _batch: int | None = None
     asks_ahead = True
 
@@ -194,16 +205,16 @@ class FIFO(Scheduler):
     def on_queue(self, trial: Trial) -> None:
         if trial.attempt.number > 1:
             return
-        if self._batch is not None and self._in_batch >= self._batch and not self._open:
+        if self._batch is not None and self._in_batch >= self._batch and not self._unfinished:
             self._in_batch = 0
         self._in_batch += 1
-        self._open += 1
+        self._unfinished += 1
 
     def on_trial_end(self, trial: Trial) -> None:
-        self._open -= 1
+        self._unfinished -= 1
 
     def choose(self, *, can_start: bool) -> Choice:
-        if self._batch is None or self._in_batch < self._batch or not self._open:
+        if self._batch is None or self._in_batch < self._batch or not self._unfinished:
             return START
         return Wait(f"the last of a batch of {self._batch} trials to end")
 

@@ -27,18 +27,18 @@ _Path = tuple[str, ...]
 
 
 class Exploration:
-    """Makes new configs from a good one.
+    """Makes variations of a good config.
 
-    Each value that may change is, with *resample_probability*, sampled from its domain. Otherwise a number is
-    multiplied by one of *factors* and kept within its bounds. Integers and multiples of q are rounded, and move by at
-    least one step within bounds. A listed value becomes either neighbour; at an end it may stay. Other values are
-    sampled, and missing ones skipped.
+    With *resample_probability*, a value is sampled from its domain. Otherwise a number is multiplied by one of
+    *factors* and kept within its bounds. Integers and multiples of a step are rounded, and move by at least one step
+    within the bounds. A value from a list is replaced by one of its two neighbours in the list; at an end of the list
+    it may stay. Other values are sampled. Names that the config lacks are skipped.
 
     Args:
-        mutations: domains, or lists of values, by the names in a config.
-        resample_probability: the probability of sampling a value, from 0 to 1.
+        mutations: the values that may change: domains, or lists of values, by the names in a config.
+        resample_probability: probability of sampling a value, from 0 to 1.
         factors: factors for numbers, each above 0 and equally likely.
-        explore: receives a copy of the resulting config and returns the final one. It must be deterministic.
+        explore: gets a copy of the resulting config, and returns the final one. It must be deterministic.
     """
 
     def __init__(
@@ -70,10 +70,12 @@ class Exploration:
         self._space: Space | None = None
 
     def check_space(self, space: Space) -> None:
-        """Check that *space* has all values that may change. Its constraint counts from now on.
+        """Check that *space* has all names in *mutations*.
+
+        From now on explored configs satisfy its constraint.
 
         Raises:
-            ConfigurationError: it lacks one.
+            ConfigurationError: the space lacks a name.
         """
         self._space = space
         known = dict.fromkeys(space.places.values())
@@ -85,29 +87,29 @@ class Exploration:
                 )
 
     def __call__(self, config: Config, rng: random.Random) -> Config:
-        """Return a config explored from *config*, which stays unchanged.
+        """Return a variation of *config*.
 
-        If the space's constraint refuses 100 explored configs, return a copy of *config*.
+        If the space's constraint refuses 100 variations, return a copy of *config*.
 
         Raises:
-            ConfigurationError: the *explore* function fails, or returns no config.
+            ConfigurationError: the *explore* function fails, or doesn't return a config.
         """
         for _ in range(_EXPLORATIONS):
-            explored = self._explored(config, rng)
+            explored = self._explore_once(config, rng)
             if self._space is None or self._space.allows(explored):
                 return explored
         unchanged: Config = copy_value(config)
         return unchanged
 
-    def _explored(self, config: Config, rng: random.Random) -> Config:
+    def _explore_once(self, config: Config, rng: random.Random) -> Config:
         explored: Config = copy_value(config)
         for path, domain in self._domains.items():
             branch: object = explored
             for key in path[:-1]:
                 branch = branch.get(key) if isinstance(branch, dict) else None
             if isinstance(branch, dict) and path[-1] in branch:
-                branch[path[-1]] = self._mutated(domain, branch[path[-1]], rng)
-        return explored if self._explore is None else _explored_by(self._explore, explored)
+                branch[path[-1]] = self._mutate(domain, branch[path[-1]], rng)
+        return explored if self._explore is None else _call_explore(self._explore, explored)
 
     def describe(self) -> Description:
         return {
@@ -117,7 +119,7 @@ class Exploration:
             "explore": None if self._explore is None else _name_of(self._explore),
         }
 
-    def _mutated(self, domain: Domain, value: object, rng: random.Random) -> object:
+    def _mutate(self, domain: Domain, value: object, rng: random.Random) -> object:
         if rng.random() < self._resample_probability:
             return domain.sample(rng)
         if isinstance(domain, Choice):
@@ -128,7 +130,7 @@ class Exploration:
         if isinstance(domain, Interval):
             return min(max(float(value * factor), domain.low), domain.high)
         if isinstance(domain, Multiples | RoundedNormal):
-            return _multiple(domain, value, factor)
+            return _scale_multiple(domain, value, factor)
         return float(value * factor)
 
 
@@ -161,7 +163,7 @@ def _neighbour(domain: Choice, value: object, rng: random.Random) -> object:
     return domain.sample(rng)
 
 
-def _multiple(domain: Multiples | RoundedNormal, value: float, factor: float) -> float:
+def _scale_multiple(domain: Multiples | RoundedNormal, value: float, factor: float) -> float:
     step = exact(domain.q)
     before = exact(value) / step
     after: Fraction | int = round(before * exact(factor))
@@ -174,7 +176,7 @@ def _multiple(domain: Multiples | RoundedNormal, value: float, factor: float) ->
     return int(nearest) if domain.whole else float(nearest)
 
 
-def _explored_by(explore: Explore, config: Config) -> Config:
+def _call_explore(explore: Explore, config: Config) -> Config:
     try:
         explored = explore(config)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Base of the halving schedulers: their arguments, and their rungs."""
+"""Base classes of the halving schedulers, with their rungs and brackets."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision
 from mqtune.schedulers.timed import AnyRank, Progress, TimedScheduler, Waiting, exact, plain
 
-#: More rungs come from a mistaken reduction factor.
+#: Largest number of rungs. More rungs mean that the reduction factor is a mistake.
 MAX_RUNGS: Final = 1000
 
 
 def levels_of(scheduler: str, grace_period: float, max_t: float, reduction_factor: float) -> list[float]:
-    """Return the times of the rungs, up to *max_t*.
+    """Return the times of the rungs in ascending order.
 
-    They are ``grace_period * reduction_factor**k`` for every k that gives less than *max_t*, and *max_t*.
+    They are ``grace_period * reduction_factor**k`` for k = 0, 1, … as long as this is less than *max_t*, and *max_t*.
+
+    Args:
+        scheduler: the scheduler's name, for errors.
+        grace_period: the lowest rung.
+        max_t: the highest rung.
+        reduction_factor: the ratio of two rungs.
 
     Raises:
-        ConfigurationError: these finite numbers give no rungs.
+        ConfigurationError: the numbers give no rungs, or more than ``MAX_RUNGS``.
     """
     if grace_period <= 0:
         raise ConfigurationError(
@@ -45,9 +51,9 @@ def levels_of(scheduler: str, grace_period: float, max_t: float, reduction_facto
 
 
 class Rung:
-    """The ranks of the trials in one rung. One in *factor*, but at least *least*, is best.
+    """The ranks of the trials that have entered a rung, split into the best and the rest.
 
-    Two heaps of the best and the others make an entry O(log n).
+    The best are one in *factor* of the trials, but at least *least*. Both parts are heaps, so an entry costs O(log n).
     """
 
     __slots__ = ("_best", "_factor", "_least", "_rest", "arrivals", "coming", "entered", "name", "waiting")
@@ -56,19 +62,21 @@ class Rung:
         self.name = name
         self._factor = factor.as_integer_ratio()
         self._least = least
+        #: Number of trials in the rung, without withdrawn ones.
         self.entered = 0
-        #: All entries so far, withdrawn ones included.
+        #: Number of entries so far, with withdrawn ones.
         self.arrivals = 0
-        #: A heap of the best ranks, negated so that the worst is on top.
+        #: A heap of the best ranks, negated so that the worst of them is on top.
         self._best: list[AnyRank] = []
         self._rest: list[AnyRank] = []
-        #: Trials paused here, and the number of those on their way or about to pause.
+        #: The trials that are paused at this rung.
         self.waiting = Waiting()
+        #: Number of trials that are on their way to this rung, or about to pause there.
         self.coming = 0
 
     @property
     def places(self) -> int:
-        """The number of the best."""
+        """Number of trials that count as the best."""
         numerator, denominator = self._factor
         return max(self._least, self.entered * denominator // numerator)
 
@@ -80,7 +88,7 @@ class Rung:
             heapq.heappush(self._best, _negated(heapq.heappop(self._rest)))
 
     def withdraw(self, rank: AnyRank) -> None:
-        """Remove a rank, as if it had never entered. This is rare and costs O(n)."""
+        """Remove a rank, as if its trial had never entered. This is rare, and costs O(n)."""
         self.entered -= 1
         ranks = [*self._rest, *map(_negated, self._best)]
         ranks.remove(rank)
@@ -89,18 +97,20 @@ class Rung:
         self._rest = ranks[self.places :]
 
     def is_among_best(self, rank: AnyRank) -> bool:
-        """Return whether *rank* is among the best, or equal to the last of them."""
+        """Return whether *rank* is among the best, or equal to the worst of them."""
         return bool(self._best) and _negated(rank) >= self._best[0]
 
 
 class CostRung(Rung):
-    """A rung whose best trials have together one *factor*-th of all costs."""
+    """A rung whose best trials together cost at most one *factor*-th of all its trials' costs."""
 
     __slots__ = ("_spent", "_total", "costs")
 
     def __init__(self, name: str, factor: Fraction) -> None:
         super().__init__(name, factor, least=0)
+        #: The cost of each trial, by its rank.
         self.costs: dict[AnyRank, Fraction] = {}
+        #: The cost of all trials, and of the best ones.
         self._total = Fraction(0)
         self._spent = Fraction(0)
 
@@ -149,7 +159,7 @@ P = TypeVar("P", bound=Progress)
 
 
 class Halving(TimedScheduler[P]):
-    """Lets one trial in *reduction_factor* continue at each rung up to *max_t*."""
+    """Base of schedulers that let one in *reduction_factor* trials continue at each rung."""
 
     later: ClassVar[Mapping[str, object]] = {"stop_last_trials": True, "scope": "last"}
 
@@ -174,25 +184,29 @@ class Halving(TimedScheduler[P]):
 
 
 class Bracket:
-    """A bracket: its rungs by level, empty below *lowest*, and its trials."""
+    """The rungs of one bracket. Its trials begin at the rung with index *lowest*."""
 
     __slots__ = ("lowest", "part", "rungs", "trials")
 
     def __init__(self, lowest: int, rungs: list[Rung], part: int) -> None:
         self.lowest = lowest
         self.rungs = rungs
-        #: Its part of the trials, in proportion to the other brackets' parts.
+        #: Brackets get trials in proportion to their parts.
         self.part = part
+        #: Number of trials that have joined.
         self.trials = 0
 
 
 def trials_of_bracket(s: int, highest: int, factor: Fraction) -> int:
-    """Return n of Hyperband's bracket *s*. Bracket *highest* stops most."""
+    """Return the number of trials of bracket *s* in the Hyperband paper, where it is n.
+
+    *highest* is the number of the bracket with the most trials, s_max in the paper.
+    """
     return math.ceil(Fraction(highest + 1, s + 1) * factor**s)
 
 
 class InBracket(Progress):
-    """A trial's progress, and its bracket."""
+    """The progress of a trial in a bracket."""
 
     __slots__ = ("bracket",)
 
@@ -205,10 +219,10 @@ B = TypeVar("B", bound=InBracket)
 
 
 class RungHalving(Halving[B]):
-    """Compares each trial that enters a rung with earlier ones there."""
+    """Base of schedulers that compare a trial with the trials that entered its rung before."""
 
     later: ClassVar = {**Halving.later, "brackets": 1}
-    #: The minimum number of the best in a rung.
+    #: Number of trials that count as the best of a rung, at least.
     _least: ClassVar[int]
 
     def __init__(
@@ -235,20 +249,20 @@ class RungHalving(Halving[B]):
             raise ConfigurationError(
                 f"{self._name}: brackets={brackets!r} is more than there are rungs, which are {self._levels}"
             )
-        self._all_brackets = [self._bracket(number) for number in range(self._brackets)]
+        self._all_brackets = [self._make_bracket(number) for number in range(self._brackets)]
 
     @property
     def rung_levels(self) -> tuple[float, ...]:
-        """The times of the rungs in ascending order. The last is *max_t*."""
+        """The times of the rungs in ascending order. The last one is *max_t*."""
         return tuple(self._levels)
 
     @property
     def rung_sizes(self) -> tuple[int, ...]:
-        """The number of trials in each rung, in all brackets, without abandoned ones."""
+        """Number of trials that have entered each rung, in all brackets, without abandoned trials."""
         rungs = zip(*(bracket.rungs for bracket in self._all_brackets), strict=True)
         return tuple(sum(rung.entered for rung in same_level) for same_level in rungs)
 
-    def _bracket(self, number: int) -> Bracket:
+    def _make_bracket(self, number: int) -> Bracket:
         prefix, factor = f"bracket {number}, " if self._brackets > 1 else "", exact(self._reduction_factor)
         rungs = [self._rung(f"{prefix}rung {level}", factor) for level in self._levels]
         highest = len(rungs) - 1
@@ -258,7 +272,7 @@ class RungHalving(Halving[B]):
         return Rung(name, factor, least=self._least)
 
     def _next_bracket(self) -> Bracket:
-        """Add a trial to the bracket that lacks most of its part, and return that bracket."""
+        """Add a trial to the bracket that is furthest behind its share, and return the bracket."""
         trials = sum(bracket.trials for bracket in self._all_brackets) + 1
         parts = sum(bracket.part for bracket in self._all_brackets)
         chosen = max(self._all_brackets, key=lambda bracket: bracket.part * trials - bracket.trials * parts)

@@ -1,7 +1,7 @@
-"""HyperBand: brackets of trials, halved synchronously.
+"""HyperBand: successive halving in brackets whose trials wait for each other.
 
-Each bracket has a different ratio of trials to time. After Li et al., "Hyperband: A Novel Bandit-Based Approach to
-Hyperparameter Optimization", JMLR 18 (2018), Algorithm 1.
+The brackets differ in their number of trials and in the time that each trial gets. After Li et al., "Hyperband: A Novel
+Bandit-Based Approach to Hyperparameter Optimization", JMLR 18 (2018), Algorithm 1.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ _WAIT: Final = Wait("no new trial can start, and the rounds of all brackets wait
 
 
 class Round(NamedTuple):
-    """One round of a full bracket: its number of trials, and the time that they run to."""
+    """One round of a full bracket."""
 
+    #: Number of trials in the round.
     trials: int
+    #: The time at which the round ends for a trial.
     time: float
 
 
@@ -51,7 +53,7 @@ class _Bracket:
 
     @property
     def level(self) -> float:
-        """The time that the trials of the present round run to."""
+        """The time at which the current round ends for a trial."""
         return self.plan[self.round].time
 
     @property
@@ -74,52 +76,55 @@ class _Member(Progress):
 class HyperBand(Halving[_Member]):
     """Synchronous successive halving: pauses trials at the end of a round, and resumes the best.
 
-    **Brackets.** R is *max_t* / *grace_period*, and s_max the largest s for which reduction_factor**s is at most R.
-    Bracket s (of s_max, …, 1, 0) begins with n = ceil((s_max + 1) / (s + 1) * reduction_factor**s) trials. Its round i
-    (of 0, …, s) has floor(n / reduction_factor**i) trials, which run to *max_t* * reduction_factor**(i - s). Floats
-    count as the decimals that they are written as, and arithmetic is exact. (729, factor 3) has seven brackets, the
-    first with 729 trials at time 1. New trials fill one bracket after the other, in the order of staging, from the most
-    trials to s = 0 and again. With *brackets* they start again after that many. With 1 each is plain successive halving
-    (Jamieson and Talwalkar, AISTATS 2016, Algorithm 1): (27, factor 3) has 27 trials at time 1, 9 at 3, 3 at 9 and 1 at
-    27.
+    **Brackets.** Let R be *max_t* / *grace_period*, and s_max the largest s for which reduction_factor**s is at most R.
+    Bracket s (s_max, …, 1, 0) begins with n = ceil((s_max + 1) / (s + 1) * reduction_factor**s) trials. Its round i (0,
+    …, s) has floor(n / reduction_factor**i) trials, which run until time *max_t* * reduction_factor**(i - s).
+    Arithmetic is exact: a float counts as the decimal number that it is written as. With *max_t* 729 and factor 3 there
+    are seven brackets, and the first one begins with 729 trials that run until time 1. New trials fill one bracket
+    after the other, from the bracket with the most trials to bracket 0, and then again from the first. With *brackets*,
+    only that many of the first brackets are used. With 1, this is plain successive halving (Jamieson and Talwalkar,
+    AISTATS 2016, Algorithm 1): *max_t* 27 and factor 3 give 27 trials at time 1, 9 at 3, 3 at 9 and 1 at 27.
 
-    **The rule.** A trial is paused at the first report whose time has reached that of its round, with that metric as
-    its score. The round is over when the bracket is full and each of its trials has paused or ended. Then, of its n
-    trials, the best max(1, floor(n / reduction_factor)) continue, and the others are released (stopped early). At
-    *max_t*, the last round, each trial completes. A free slot goes to a continuing trial, by bracket and rank, or else
-    to a new one. The same configs with the same curves give the same decisions on any number of slots.
+    **The rule.** A trial is paused at its first report at or after the time of its round, and that report's metric is
+    its score. The round is over when the bracket is full and each of its trials has paused or ended. Let n be the
+    number of the round's trials. The best max(1, floor(n / reduction_factor)) continue in the next round, and the
+    others are released (stopped early). At *max_t*, in the last round, each trial completes. A free slot goes to a
+    trial that continues, by bracket and rank, or else to a new trial. The same configs with the same curves give the
+    same decisions on any number of slots.
 
-    - *Scores that count*: those of paused trials when the round is over. A trial that fails, is abandoned or ends
-      before is out, but still counts in n. So it takes no other's place, and leaves none empty as long as others have
-      scores.
+    - *Scores that count*: those of trials that are paused when the round is over. A trial that fails, is abandoned or
+      ends before that has no score, but still counts in n. So the number of continuing trials does not depend on it, as
+      long as enough others have scores.
     - *Ties*: the trial that was queued earlier is better.
-    - *NaN* is worse than every number; of several, the one queued earlier is better. Infinities are numbers.
+    - *NaN* is worse than every number. Of several NaN, the trial queued earlier is better. Infinities are numbers.
     - *Outcome constraints*: as in ``ASHA``.
-    - *A report without the metric*, or with None, gives no score; the next one with it does. At *max_t* the trial
-      completes anyway.
-    - *A report that skips several rounds* counts in the present round, and the trial is paused. At *max_t* it completes
-      in any round.
-    - *A late or repeated report* gets the decision in force.
-    - *A failed trial that is retried* goes for the same round. If it had a score, it is paused at its first report
-      there, and keeps that score.
-    - *A resume without a checkpoint*, or from an older one, is judged from its round's time on.
-    - *When no new trial can start*, a bracket that is not full is closed once all its trials have paused or ended. Its
-      m trials are then n.
-    - *By hand*: a trial that a person pauses or resumes leaves its bracket, which continues without it. It runs to
-      *max_t*.
+    - *A report without the metric*, or with None, gives no score. The next report with the metric does. At *max_t* the
+      trial completes anyway.
+    - *A report that skips several rounds* counts in the current round, and the trial is paused. At *max_t* the trial
+      completes in any round.
+    - *A late or repeated report* changes nothing, and the trial's last decision is returned.
+    - *A failed trial that is retried* stays in its round. If it had a score, the retry is paused at its first report at
+      or after the round's time, and keeps that score.
+    - *A resume without a checkpoint*, or from an older one, is next judged at its round's time.
+    - *When no new trial can start*, a bracket that is not full is closed as soon as all its trials have paused or
+      ended. Then n is the number of its trials.
+    - *By hand*: a trial that a person pauses or resumes leaves its bracket, which continues without it. When it runs,
+      it runs until *max_t*.
 
-    **Cost.** A report before the round's end costs two look-ups, a choice O(log n), and the end of a round a sort.
-    Nothing is kept of ended trials.
+    **Cost.** A report before the round's time costs two dict look-ups, a choice O(log n), and the end of a round a
+    sort. Ended trials need no memory.
 
     Args:
-        max_t: R of the paper: the time at which a trial completes.
-        grace_period: the unit that R is counted in. No trial is paused earlier.
-        reduction_factor: eta of the paper, above 1. One in this many continues, usually 3 or 4, fractions allowed.
-        brackets: the number of different brackets, beginning with the one that stops most. By default all s_max + 1.
-        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
-        scope: the value that counts: "last", a report's own; "avg", the mean so far; "last-5-avg", with any number, the
-            mean of the last ones; "all", the best so far.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        max_t: the time at which a trial completes.
+        grace_period: lower limit for the times of rounds. No trial is paused earlier.
+        reduction_factor: one in this many trials continues after a round; eta in the paper. Above 1, usually 3 or 4;
+            fractions are allowed.
+        brackets: number of brackets to use, beginning with the one with the most trials. By default all, s_max + 1.
+        stop_last_trials: whether a trial is ended as COMPLETED at *max_t*. If false, it runs until it ends by itself or
+            by a stop rule.
+        scope: which value of the metric counts: "last": the report's own; "avg": the mean of all values so far;
+            "last-N-avg" with a number N: the mean of the last N values; "all": the best value so far.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "hyperband"
@@ -153,13 +158,14 @@ class HyperBand(Halving[_Member]):
             )
         self._opened = 0
         self._open: _Bracket | None = None
-        #: Paused trials to continue, and to release, by bracket and rank.
+        #: Paused trials that continue in the next round, by bracket and rank.
         self._chosen = Waiting()
+        #: Paused trials to release, by bracket and rank.
         self._out = Waiting()
 
     @property
     def brackets(self) -> tuple[tuple[Round, ...], ...]:
-        """The rounds of each bracket, in the order of filling."""
+        """The rounds of each bracket, in the order in which brackets are filled."""
         return tuple(self._plan(s) for s in self._in_use)
 
     @property
@@ -173,13 +179,13 @@ class HyperBand(Halving[_Member]):
             return
         bracket = member.bracket
         if member.place is _Place.WAITING and self._may_close(bracket) and trial.id == bracket.best:
-            # No new trial could start when this trial was chosen.
+            # This trial was chosen because no new trial could start, so the bracket stays as it is.
             self._close_round(bracket)
         if member.place is _Place.CHOSEN:
             self._chosen.discard(trial.id)
             member.place = _Place.UNDER_WAY
         elif member.place is not _Place.UNDER_WAY:
-            self._leave(trial.id, member)
+            self._leave_bracket(trial.id, member)
         member.next_level = self._max_t if member.place is _Place.LEFT_ALONE else bracket.level
 
     def on_trial_pause(self, trial: Trial) -> None:
@@ -187,14 +193,14 @@ class HyperBand(Halving[_Member]):
         if member is None or member.place is not _Place.UNDER_WAY:
             return
         if member.rank is None:
-            self._leave(trial.id, member)
+            self._leave_bracket(trial.id, member)
             return
         member.place = _Place.WAITING
         member.bracket.paused[trial.id] = member.rank
-        self._count_off(member.bracket)
+        self._count_arrival(member.bracket)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return a release, else a resume for the next round, else a start."""
+        """Return a release, else the resume of a trial for its next round, else a start."""
         if self._out.first is not None:
             return Release(self._out.first, self._progress[self._out.first].reason)
         if self._chosen.first is not None:
@@ -208,7 +214,7 @@ class HyperBand(Halving[_Member]):
     def on_trial_end(self, trial: Trial) -> None:
         member = self._progress.pop(trial.id, None)
         if member is not None:
-            self._take_out(trial.id, member)
+            self._remove_from_round(trial.id, member)
 
     def _enrol(self, trial: Trial) -> _Member:
         bracket = self._open
@@ -228,7 +234,7 @@ class HyperBand(Halving[_Member]):
         if progress.time >= self._max_t:
             progress.next_level = math.inf
             if not self._stop_last_trials:
-                self._leave(trial.id, progress)
+                self._leave_bracket(trial.id, progress)
             return self._at_max_t
         if progress.rank is None:
             progress.rank = self._rank_of(report, progress.order)
@@ -244,10 +250,10 @@ class HyperBand(Halving[_Member]):
         return tuple(Round(math.floor(trials / factor**i), plain(max_t * factor ** (i - s))) for i in range(s + 1))
 
     def _may_close(self, bracket: _Bracket) -> bool:
-        """Return whether a bracket that is not full could continue if no new trial started."""
+        """Return whether a bracket that is not full can end its round if no new trial can start."""
         return bracket.is_filling and bracket.missing == 0 and bool(bracket.paused)
 
-    def _count_off(self, bracket: _Bracket) -> None:
+    def _count_arrival(self, bracket: _Bracket) -> None:
         bracket.missing -= 1
         if bracket.missing == 0 and not bracket.is_filling:
             self._close_round(bracket)
@@ -274,20 +280,20 @@ class HyperBand(Halving[_Member]):
             member.place, member.reason = (_Place.CHOSEN, chosen) if is_chosen else (_Place.OUT, out)
             (self._chosen if is_chosen else self._out).add(trial, (bracket.number, position))
 
-    def _leave(self, trial: TrialId, member: _Member) -> None:
-        self._take_out(trial, member)
+    def _leave_bracket(self, trial: TrialId, member: _Member) -> None:
+        self._remove_from_round(trial, member)
         member.place = _Place.LEFT_ALONE
         member.rank = None
 
-    def _take_out(self, trial: TrialId, member: _Member) -> None:
+    def _remove_from_round(self, trial: TrialId, member: _Member) -> None:
         match member.place:
             case _Place.UNDER_WAY:
-                self._count_off(member.bracket)
+                self._count_arrival(member.bracket)
             case _Place.WAITING:
                 del member.bracket.paused[trial]
             case _Place.CHOSEN:
                 self._chosen.discard(trial)
-                self._count_off(member.bracket)
+                self._count_arrival(member.bracket)
             case _Place.OUT:
                 self._out.discard(trial)
 
@@ -298,7 +304,7 @@ def _reason(bracket: _Bracket, survivors: int, *, is_chosen: bool) -> str:
 
 
 def _highest_bracket(budget: Fraction, factor: Fraction) -> int:
-    """Return the largest s for which factor**s is at most *budget*, R of the paper."""
+    """Return the largest s for which factor**s is at most *budget*, which is R in the paper."""
     s, power = 0, factor
     while power <= budget:
         s, power = s + 1, power * factor

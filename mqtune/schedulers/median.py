@@ -1,4 +1,4 @@
-"""The median stopping rule: stop a trial that is worse than the others' median.
+"""The median stopping rule: stops a trial that is worse than the median of other trials.
 
 After Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.2.
 """
@@ -27,58 +27,59 @@ from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler, exact
 Against = Literal["averages", "completed"]
 
 _MEDIAN: Final = 0.5
-#: Each finite float is a whole number of 2 ** -_SCALE_BITS.
+#: Every finite float is an integer multiple of 2 ** -_SCALE_BITS.
 _SCALE_BITS: Final = 1074
 
 
 class MedianStopping(TimedScheduler["_RunningAverage"]):
     """Stops a trial whose best value is worse than the median of the others' running averages.
 
-    **Milestones.** They are the multiples of *interval* from *grace_period* on, 0 included, in exact arithmetic. A
-    trial reaches a milestone with the first report whose time has reached it.
+    **Milestones.** A milestone is a time at which trials are compared. The milestones are the multiples of *interval*
+    that are at least *grace_period*, with 0 as one of them. Arithmetic is exact. A trial reaches a milestone with its
+    first report at or after that time.
 
-    **The rule.** At a milestone a trial's running average is the mean of its values from *grace_period* up to that
-    report. Its best is the lowest (or highest, by the mode) of all its values so far. It stops if its best is strictly
-    worse than the median of the others' averages there. At least *min_samples* others must have reached the milestone
-    before, and it must have run for *min_run_s* seconds. In any case its own average counts for later trials. Earlier
-    trials are not judged again.
+    **The rule.** At a milestone, a trial's running average is the mean of its values from *grace_period* on, up to that
+    report. Its best is the lowest (for mode "max" the highest) of all its values so far. The trial is stopped if its
+    best is strictly worse than the median of the averages that other trials had at this milestone. At least
+    *min_samples* other trials must have reached the milestone before, and this trial must have run for *min_run_s*
+    seconds. Its own average counts for later trials, even if it is stopped. Earlier trials are not judged again.
 
-    **The share.** Another *cutoff* than 1/2 replaces the median by that quantile of the averages, best first. With 0.25
-    only trials as good as the best quarter continue. Of n averages, a_0 the best, it is the value at (n - 1) * cutoff,
-    interpolated linearly.
+    **Other quantiles.** *cutoff* is the quantile of the averages, with the best first, that takes the place of the
+    median. With 0.25, only trials as good as the best quarter continue. With n averages in order from the best, number
+    0, it is the value at position (n - 1) * cutoff, interpolated linearly.
 
-    **Completed trials alone.** With ``against="completed"`` the best is compared with the values, not the averages, of
-    COMPLETED trials at the milestone. NaN there doesn't count. At least *min_completed* trials must have completed. If
-    *grace_period* is a multiple of *interval*, with reports at each step, that is the rule of Optuna's ``MedianPruner``
-    and ``PercentilePruner``. Their *n_startup_trials*, *n_warmup_steps*, *interval_steps*, *n_min_trials* and
-    *percentile* / 100 are *min_completed*, *grace_period*, *interval*, *min_samples* and *cutoff*.
+    **Only completed trials.** With ``against="completed"``, a trial's best is compared with the values, not the
+    averages, that COMPLETED trials had at the milestone. NaN is left out. At least *min_completed* trials must have
+    completed. If *grace_period* is a multiple of *interval*, and trials report at each step, this is the rule of
+    Optuna's ``MedianPruner`` and ``PercentilePruner``. Their *n_startup_trials*, *n_warmup_steps*, *interval_steps*,
+    *n_min_trials* and *percentile* / 100 are *min_completed*, *grace_period*, *interval*, *min_samples* and *cutoff*.
 
-    - *Scores that count*: one for each trial that has reached the milestone, also if it ended since. An abandoned
+    - *Scores that count*: one for each trial that has reached the milestone, even if it has ended since. An abandoned
       trial's scores are removed.
-    - *Median*: of an even number of averages the mean of the middle two, or the worse if one is infinite. Other
-      quantiles are interpolated likewise.
-    - *Ties*: a trial that equals the median continues.
+    - *Median*: of an even number of averages the mean of the middle two, or the worse of them if one is infinite. Other
+      quantiles are interpolated in the same way.
+    - *Ties*: a trial whose best equals the median continues.
     - *Seconds* are the report's ``time_total_s``, which mqtune measures. Without it no trial stops.
     - *NaN* is left out of a trial's average and best, and so is a report that violates an outcome constraint. A trial
       with no other values counts as infinitely bad. A missing constrained metric violates nothing.
-    - *A report without the metric*, or with None, has no value, and the next one with it reaches the milestone.
-    - *A report that skips milestones* reaches the highest, and none of those below.
-    - *A late or repeated report* gets the decision in force.
-    - *A trial that fails, or is paused by hand, and runs again* keeps its average and its best. Reports of the new
-      attempt at times reached before are ignored.
+    - *A report without the metric*, or with None, reaches no milestone. The next report with the metric does.
+    - *A report that skips milestones* reaches the highest of them, and none below.
+    - *A late or repeated report* changes nothing, and the trial's last decision is returned.
+    - *A trial that runs again*, after a failure or a pause by hand, keeps its average and its best. Reports of the new
+      attempt are ignored up to the time that the trial had reached before.
 
-    **Cost.** A report costs O(1), or at a milestone O(log n) in its trials. Memory is one number for each trial at each
-    of its milestones.
+    **Cost.** A report costs O(1), or at a milestone O(log n), with n trials that have reached it. Memory is one number
+    for each trial and milestone.
 
     Args:
-        grace_period: no trial stops earlier, and averages begin here.
-        interval: the time between milestones.
-        min_samples: the number of others that must have reached a milestone before a trial can stop there.
-        cutoff: the quantile that a trial must reach, above 0 and below 1. A lower one stops more.
-        min_run_s: the seconds that a trial must have run before it can stop.
-        against: "averages", the others' running averages, or "completed", the values of COMPLETED trials.
-        min_completed: the number of trials that must have completed before one can stop.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        grace_period: time before which no trial is stopped. Averages begin there.
+        interval: time between milestones.
+        min_samples: number of other trials that must have reached a milestone before a trial can be stopped there.
+        cutoff: the quantile that a trial must reach, above 0 and below 1. With a lower one, more trials are stopped.
+        min_run_s: seconds that a trial must have run before it can be stopped.
+        against: compare with "averages": the others' running averages; or "completed": the values of COMPLETED trials.
+        min_completed: number of trials that must have completed before a trial can be stopped.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "median_stopping"
@@ -152,7 +153,10 @@ class MedianStopping(TimedScheduler["_RunningAverage"]):
         return Decision(Action.STOP, f"{comparison}, the {which} of {whose} {count} others{done} at {progress.time}")
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget the progress of *trial*. Its averages still count, and its values if it completed."""
+        """Forget the progress of *trial*. Later trials are still compared with its averages.
+
+        If it completed, later trials are also compared with its values.
+        """
         progress = self._progress.get(trial.id)
         if trial.status is TrialStatus.COMPLETED:
             self._completed += 1
@@ -173,9 +177,9 @@ class _RunningAverage(Progress):
     def __init__(self, next_milestone: float) -> None:
         super().__init__(-math.inf)
         self.next_milestone = next_milestone
-        #: The latest time of its earlier attempts.
+        #: The latest time of the trial's earlier attempts.
         self.reached = -math.inf
-        #: Its values at milestones, for the quantiles that it joins once it has completed.
+        #: The trial's values at milestones, each with the quantile that gets it when the trial completes.
         self.values: list[tuple[Quantile, float]] = []
         self._count = 0
         #: The exact sum of the finite values, in units of 2 ** -_SCALE_BITS.
@@ -186,7 +190,10 @@ class _RunningAverage(Progress):
 
     @property
     def average(self) -> float:
-        """The mean of the values, rounded once; infinity without values or with both infinities."""
+        """The mean of the values.
+
+        It is infinity without values, or with both positive and negative infinity.
+        """
         if not self._count or math.isnan(self._infinite):
             return math.inf
         return self._infinite or self._sum / (self._count << _SCALE_BITS)
@@ -196,7 +203,7 @@ class _RunningAverage(Progress):
         return self._lowest
 
     def add(self, value: float, *, is_averaged: bool) -> None:
-        """Add a value, unless it is NaN, to the best and, if *is_averaged*, to the average."""
+        """Take a value into account for the best and, if *is_averaged*, for the average. Ignore NaN."""
         if math.isnan(value):
             return
         self._lowest = min(self._lowest, value)

@@ -1,7 +1,7 @@
-"""Multi-objective ASHA: stop a trial that others at the same rung beat by several metrics.
+"""Multi-objective ASHA: compares trials by several metrics at each rung, and stops bad ones.
 
 After Schmucker et al., "Multi-objective Asynchronous Successive Halving", arXiv:2106.12639, 2021, section 4, with
-non-dominated sorting and an epsilon-net. Trials stop at a rung instead of being paused and promoted.
+non-dominated sorting and an epsilon-net. Other than in the paper, bad trials are stopped at a rung, and not paused.
 """
 
 from __future__ import annotations
@@ -29,38 +29,42 @@ class MOASHA(ASHA):
 
     **Rungs and brackets** are those of ``ASHA``.
 
-    **The rule.** A trial enters a rung with all metrics of the first report whose time has reached the rung. Of the n
-    trials that have entered, itself included, it continues if it is among the best ``max(1, floor(n /
-    reduction_factor))``, else it stops. Earlier trials are not judged again. At *max_t* every trial completes.
+    **The rule.** A trial enters a rung with all metrics of its first report at or after the rung's time. Let n be the
+    number of trials that have entered the rung, with this one. The trial continues if it is among the best
+    ``max(1, floor(n / reduction_factor))``, else it is stopped. Earlier trials are not judged again. At *max_t* every
+    trial completes.
 
-    **The best.** A trial dominates another if it is nowhere worse and somewhere better. Trials that no other dominates
-    come first, then those that only these dominate, and so on: non-dominated sorting. From the first group that does
-    not fit as a whole, trials far from each other are chosen, an epsilon-net. The first is the best by the first
-    metric. Each next one is the farthest from its nearest chosen trial (Clarkson, "Nearest-neighbor searching and
-    metric space dimensions", 2006), of equal ones the better by the first metric. Each metric is scaled by its range in
-    the group. An infinite value lies one range beyond the others. So a trial that dominates all others never stops, nor
-    does the best by the first metric.
+    **The best.** A trial dominates another if it is better in at least one metric and worse in none. Non-dominated
+    sorting makes groups: the first has the trials that no other dominates, the second has those that only trials of the
+    first dominate, and so on. The best are taken group by group. If a group has more trials than places are left, an
+    epsilon-net of the group is taken: trials that are far from each other. Its first trial is the best by the first
+    metric. Each next one has the largest distance to its nearest chosen trial (Clarkson, "Nearest-neighbor searching
+    and metric space dimensions", 2006). Of equal ones, the better by the first metric is chosen. For distances, each
+    metric is scaled by its range in the group, and an infinite value lies one range beyond the others. So a trial that
+    dominates all others is never stopped, nor is the best by the first metric.
 
     - *One metric*: the rule is that of ``ASHA``.
     - *Ties*: a trial with the same values as one of the best continues too.
     - *NaN* is infinitely bad.
-    - *Outcome constraints*: a report that violates one is dominated by any that does not, and by smaller violations
-      (``Objective.violation``). After Deb et al., "A fast and elitist multiobjective genetic algorithm: NSGA-II", IEEE
-      Transactions on Evolutionary Computation 6 (2002), section VI. A missing constrained metric violates nothing.
-    - *A report without one of the metrics* enters no rung; the next one with all of them does.
+    - *Outcome constraints*: a report that violates one is dominated by all reports without a violation, and by reports
+      with a smaller one (``Objective.violation``). After Deb et al., "A fast and elitist multiobjective genetic
+      algorithm: NSGA-II", IEEE Transactions on Evolutionary Computation 6 (2002), section VI. A missing constrained
+      metric violates nothing.
+    - *A report without one of the metrics* enters no rung. The next report with all metrics does.
     - All else is as in ``ASHA``.
 
-    **Cost.** A report that reaches no rung costs two look-ups, otherwise O(n) in the rung's trials, and O(f²) in the
-    group that is cut. Memory is one point for each trial in each rung.
+    **Cost.** A report that reaches no rung costs two dict look-ups. Any other report costs O(n), and O(f²) if a group
+    of f trials has too few places. Memory is one point for each trial in each rung.
 
     Args:
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung. No trial stops earlier.
-        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
-        brackets: the number of brackets, at most one for each rung. 1 stops most.
-        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
-        scope: the value of each metric that counts, as in ``ASHA``.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        reduction_factor: one in this many trials of a rung continues. Above 1, usually 3 or 4; fractions are allowed.
+        brackets: number of brackets, at most the number of rungs. With 1, most trials are stopped early.
+        stop_last_trials: whether a trial is ended as COMPLETED at *max_t*. If false, it runs until it ends by itself or
+            by a stop rule.
+        scope: which value of each metric counts, as in ``ASHA``.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "moasha"
@@ -79,25 +83,25 @@ class MOASHA(ASHA):
 
 
 class FrontRung(Rung):
-    """A rung whose best are found by non-dominated sorting and an epsilon-net.
+    """A rung whose best trials are found by non-dominated sorting and an epsilon-net.
 
-    Each entry updates the groups, after Li et al., "Efficient nondomination level update method for steady-state
-    evolutionary multiobjective optimization", IEEE Transactions on Cybernetics 47 (2017).
+    Each entry updates the groups instead of sorting again. After Li et al., "Efficient nondomination level update
+    method for steady-state evolutionary multiobjective optimization", IEEE Transactions on Cybernetics 47 (2017).
     """
 
     __slots__ = ("_groups",)
 
     def __init__(self, name: str, factor: Fraction, *, least: int) -> None:
         super().__init__(name, factor, least=least)
-        #: The points by group. Each is dominated by a point in each group before its own.
+        #: The points by group. A point is dominated by at least one point of each earlier group.
         self._groups: list[list[Point]] = []
 
     def enter(self, rank: AnyRank) -> None:
         self.entered += 1
         self.arrivals += 1
-        self._sort_in(rank)
+        self._insert(rank)
 
-    def _sort_in(self, point: Point) -> None:
+    def _insert(self, point: Point) -> None:
         place = bisect_left(self._groups, True, key=lambda group: not any(dominates(one, point) for one in group))
         moved = [point]
         while moved:
@@ -116,19 +120,22 @@ class FrontRung(Rung):
         points.remove(rank)
         self._groups = []
         for point in points:
-            self._sort_in(point)
+            self._insert(point)
 
     def is_among_best(self, rank: AnyRank) -> bool:
-        room = self.places
+        places = self.places
         for group in self._groups:
             if rank in group:
-                return len(group) <= room or rank in epsilon_net(group, room)
-            room -= len(group)
+                return len(group) <= places or rank in epsilon_net(group, places)
+            places -= len(group)
         return False
 
 
 def epsilon_net(points: Sequence[Point], size: int) -> list[Point]:
-    """Return at most *size* of the points that lie far from each other. See ``MOASHA``."""
+    """Return *size* of the points, or all if there are fewer, that lie far from each other.
+
+    ``MOASHA`` has the rule.
+    """
     import numpy as np  # noqa: PLC0415  - no other scheduler needs it
 
     in_order = sorted(points)
@@ -145,12 +152,12 @@ def epsilon_net(points: Sequence[Point], size: int) -> list[Point]:
 
 
 def _scaled(columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return columns with finite values from 0 to 1, and infinities one range off."""
+    """Return columns scaled so that finite values are from 0 to 1, and infinities -1 or 2."""
     import numpy as np  # noqa: PLC0415  - as above
 
     for column in columns:
         finite = column[np.isfinite(column)] / 2
         low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
-        # Halves, as a difference of two values may be too large for a float.
+        # Halve the values first: the difference of two large values may be too large for a float.
         column[:] = np.clip((column / 2 - low) / ((high - low) or 1.0), -1, 2)
     return columns

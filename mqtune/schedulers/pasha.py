@@ -1,4 +1,4 @@
-"""PASHA: promotion ASHA that trains longer only while the best trials change places.
+"""PASHA: promotion ASHA that trains trials longer only while their ranking still changes.
 
 After Bohdal et al., "PASHA: Efficient HPO and NAS with Progressive Resource Allocation", ICLR 2023, section 4.
 """
@@ -16,46 +16,50 @@ from mqtune.schedulers.halving import Rung
 from mqtune.schedulers.quantile import Quantile
 from mqtune.schedulers.timed import Rank
 
-#: The percentile of crossing trials' gaps that counts as noise. Section 4.2 of the paper.
+#: The quantile of the gaps of crossing pairs that is taken as noise, as numerator and denominator. Section 4.2 of the
+#: paper.
 _NOISE_RATIO: Final = (9, 10)
-#: A pair crosses by noise if the better trial changes at least this many times.
+#: Two trials cross by noise if the better one of them changes at least this many times.
 _CROSSINGS: Final = 2
 
 
 class PASHA(PromotionASHA):
     """Progressive ASHA: ``PromotionASHA`` with a top rung that rises until rankings are stable.
 
-    It finds a good config with less training than ASHA. Most trials never come near *max_t*, so train the found config
-    to its end afterwards.
+    It finds a good config with less training than ASHA. Most trials stop far below *max_t*, so train the best config to
+    its end afterwards.
 
-    **The rule** is that of ``PromotionASHA``, but no trial is promoted beyond the top rung, at first the second one.
-    When a trial enters the top rung, its trials are ranked by their scores there, and by those in the rung below. If
-    the rankings differ, the next rung becomes the top rung, up to *max_t*, where trials complete. They don't differ if
-    at each place the two trials' scores in the rung below are at most *epsilon* apart.
+    **The rule** is that of ``PromotionASHA``, but no trial is promoted beyond the *top rung*. At first that is the
+    second rung. When a trial enters the top rung, the trials there are ranked twice: by their scores in this rung, and
+    by their scores in the rung below. If the two rankings differ, the next rung becomes the top rung, up to *max_t*,
+    where trials complete. The rankings count as equal if, at each position, the two trials' scores in the rung below
+    differ by at most *epsilon*.
 
-    **Epsilon** is the measured noise of a score. Two trials of the top rung differ by noise if the better one, over
-    their common times, has changed at least twice. Epsilon is the 90th percentile of such pairs' gaps at the last
-    common time, interpolated linearly. Until a top rung has such a pair, epsilon stays what it was, at first 0.
+    **Epsilon** is the measured noise of a score. Two trials of the top rung cross by noise if, over the times that both
+    have reported, the better one of them has changed at least twice. Their gap is the difference of their scores at the
+    last of these times. Epsilon is the 90th percentile of these pairs' gaps, interpolated linearly. It is 0 at first,
+    and stays the same until a new top rung has such a pair.
 
-    - *Outcome constraints*: as in ``PromotionASHA``. Trials that violate some may change places without making rankings
-      differ.
+    - *Outcome constraints*: as in ``PromotionASHA``. Trials that violate one may swap positions without making the
+      rankings differ.
     - *Ties, NaN*, and reports that are late, repeated, skip rungs or lack the metric: as in ``PromotionASHA``. NaN and
-      infinities are left out of epsilon. The first value at a time counts.
+      infinities are left out of epsilon. If a trial reports a time twice, the first value counts.
     - *A trial that skips a rung* is in no ranking of that rung.
     - *An abandoned trial's scores* are removed from rankings and epsilon. The top rung stays.
 
-    **The end.** As in ``PromotionASHA``. Paused trials of the top rung are released too, once no other trial is on its
-    way there.
+    **The end.** As in ``PromotionASHA``. Paused trials of the top rung are released too, as soon as no other trial is
+    on its way there.
 
-    **Cost.** A report costs two look-ups. Entering the top rung costs O(k t log t), with k trials of up to t reports
-    there. Memory is the scores of ``PromotionASHA``, and the values of unfinished trials and those in the top rung.
+    **Cost.** A report costs two dict look-ups. Entering the top rung costs O(k t log t), with k trials of up to t
+    reports there. Memory is the scores of ``PromotionASHA``, and the values of unfinished trials and of trials in the
+    top rung.
 
     Args:
-        max_t: the time at which a trial completes, if any comes so far.
+        max_t: the time at which a trial completes, if the top rung rises so far.
         grace_period: the time of the lowest rung.
-        reduction_factor: above 1. One in this many is promoted, usually 3 or 4, fractions allowed.
-        time_attr: the reports' key of the time, which never goes down within an attempt. For epsilon trials need common
-            times, such as epochs.
+        reduction_factor: one in this many trials of a rung is promoted. Above 1, usually 3 or 4; fractions are allowed.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.To measure epsilon,
+            trials must report at the same times, such as epochs.
     """
 
     kind = "pasha"
@@ -70,10 +74,11 @@ class PASHA(PromotionASHA):
     ) -> None:
         super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
         self._top = min(1, len(self._levels) - 1)
-        #: The ranks by rung, and the finite scores of each trial by time.
+        #: For each rung, the ranks of its trials.
         self._ranks: list[dict[TrialId, Rank]] = [{} for _ in self._levels]
+        #: The finite scores of each trial by time.
         self._curves: dict[TrialId, dict[float, float]] = {}
-        #: Gaps of pairs that cross by noise in the top rung.
+        #: The gaps of pairs in the top rung that cross by noise.
         self._gaps: dict[tuple[TrialId, TrialId], float] = {}
         self._noise = Quantile(_NOISE_RATIO)
         self._epsilon = 0.0
@@ -86,7 +91,7 @@ class PASHA(PromotionASHA):
         super().on_queue(trial)
         climb = self._progress.get(trial.id)
         if climb is not None and climb.next_level < math.inf:
-            # Each report must reach ``_reach``, which records it.
+            # ``_reach`` must get each report, to record its score.
             climb.next_level = -math.inf
 
     def on_abandon(self, trial: Trial) -> None:
@@ -121,7 +126,7 @@ class PASHA(PromotionASHA):
         return decision
 
     def _enter_top(self, trial: TrialId) -> None:
-        """Update the noise with a new trial in the top rung. Raise the rung if rankings differ."""
+        """Update epsilon with a new trial in the top rung. If rankings differ, raise the top rung."""
         for other in self._ranks[self._top]:
             if other != trial and (gap := self._gap(trial, other)) is not None:
                 self._gaps[other, trial] = gap
@@ -131,11 +136,11 @@ class PASHA(PromotionASHA):
         if not self._is_stable():
             self._top += 1
             self._gaps, self._noise = {}, Quantile(_NOISE_RATIO)
-            # Trials that ended below the top rung don't get there.
+            # Forget the curves of ended trials: they never enter the new top rung.
             self._curves = {name: curve for name, curve in self._curves.items() if name in self._progress}
 
     def _gap(self, one: TrialId, other: TrialId) -> float | None:
-        """Return the gap of two trials at their last common time, if they cross by noise."""
+        """Return the gap of two trials at their last common time. None unless they cross by noise."""
         first, second = self._curves.get(one, {}), self._curves.get(other, {})
         times = sorted(first.keys() & second.keys())
         better = [first[time] < second[time] for time in times]
@@ -143,7 +148,7 @@ class PASHA(PromotionASHA):
         return abs(first[times[-1]] - second[times[-1]]) if crossings >= _CROSSINGS else None
 
     def _is_stable(self) -> bool:
-        """Return whether the top rung ranks its trials as the rung below does, but for noise."""
+        """Return whether the rankings in the top rung and in the rung below differ only by noise."""
         here, below = self._ranks[self._top], self._ranks[self._top - 1]
         both = [trial for trial in here if trial in below]
         rankings = (sorted(both, key=ranks.__getitem__) for ranks in (here, below))
@@ -151,7 +156,7 @@ class PASHA(PromotionASHA):
 
     def _is_close(self, one: Rank, other: Rank) -> bool:
         if one[0] or other[0]:
-            # Places of trials with NaN, or that violate a constraint, don't matter.
+            # Two trials with NaN, or two that violate a constraint, may swap positions.
             return one[0] == other[0]
         return one[1] == other[1] or abs(one[1] - other[1]) <= self._epsilon
 

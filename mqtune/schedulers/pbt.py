@@ -1,7 +1,7 @@
-"""Population-based training: bad trials continue from good trials' checkpoints.
+"""Population-based training: bad trials continue from good trials' checkpoints and configs.
 
-They get similar configs. After Jaderberg et al., "Population Based Training of Neural Networks", 2017
-(arXiv:1711.09846), Algorithm 1, with truncation selection (section 4.1.1).
+After Jaderberg et al., "Population Based Training of Neural Networks", 2017 (arXiv:1711.09846), Algorithm 1, with
+truncation selection (section 4.1.1).
 """
 
 from __future__ import annotations
@@ -27,72 +27,75 @@ _LARGEST_QUANTILE: Final = 0.5
 class PBT(TimedScheduler[Member]):
     """Population-based training: a bad trial continues from a good one, with a similar config.
 
-    **Milestones.** They are the multiples of *perturbation_interval* from *grace_period* on, in exact arithmetic. A
-    trial reaches a milestone with the first report whose time has reached it. A report that skips several reaches all
-    of them.
+    **Milestones.** A milestone is a time at which trials are judged. The milestones are the multiples of
+    *perturbation_interval* that are at least *grace_period*. Arithmetic is exact. A trial reaches a milestone with its
+    first report at or after that time. A report that skips several milestones reaches all of them.
 
-    **The rule.** The population is all unfinished trials that have reached a milestone, each with the metric at its
-    last one. When a trial reaches a milestone, q is ``floor(n * quantile_fraction)`` of the n in the population, itself
-    included, but at least 1 and at most half of n. If it is among the worst q, a source is drawn from the best q that
-    may be copied, each equally likely. Without a source it runs on. Otherwise it is replaced: paused, and resumed from
-    the source's newest checkpoint at that time, with a config explored from the source's. A trial ends by itself or by
-    a stop rule.
+    **The rule.** The population is all unfinished trials that have reached a milestone. A trial's score is the metric
+    at its last milestone. When a trial reaches a milestone, let n be the size of the population, with this trial, and q
+    be ``floor(n * quantile_fraction)``, but at least 1 and at most half of n. If the trial is among the worst q, a
+    *source* is drawn from those of the best q that may be copied, each equally likely. If there is no such source, the
+    trial continues. Otherwise it is *replaced*: it is paused, and resumed from the source's newest checkpoint at that
+    time, with a variation of the source's config. Trials end only by themselves or by a stop rule.
 
     - *A replaced trial* keeps its last score in the population until its next milestone. So no more trials are replaced
-      than *quantile_fraction* says, however noisy scores are. That milestone is the first after the time of the
-      checkpoint, or without a time after the trial's first report.
-    - *Sources*: a trial may be copied if it has a checkpoint, was not replaced since it scored, and began before the
-      copying trial had reached its first milestone. Of more than 32 best, 32 random ones are checked.
+      than *quantile_fraction* says, however noisy scores are. Its next milestone is the first one after the time of the
+      checkpoint. If that time is unknown, it is the first one after the trial's next report.
+    - *Sources*: a trial may be copied if it has a checkpoint, has not been replaced since it scored, and began before
+      the copying trial had reached its first milestone. If more than 32 trials are the best, 32 random ones of them are
+      checked.
 
-    **Turns.** By default the population is as large as there are slots, and further trials begin when others end. With
-    *population_size*, that many trials share fewer slots in turns. A trial is paused at a milestone if another has not
-    begun, is paused or is queued. A free slot goes to a new trial until the population is full, then to the trial with
-    the least time. A replaced trial counts with its source's time. The first *population_size* trials may all copy each
-    other. If each trial has a slot, leave *population_size* out, so that no trial pauses for nothing.
+    **Turns.** By default there are as many trials as slots, and another trial begins when one ends. With
+    *population_size*, that many trials share fewer slots in turns. A trial is paused at a milestone if another trial
+    has not begun, is paused or is queued. A free slot goes to a new trial until the population is full, and then to the
+    paused trial with the lowest time. A replaced trial counts with its source's time. The first *population_size*
+    trials may all copy each other. If each trial has a slot, leave *population_size* out, so that no trial is paused
+    without need.
 
-    **Generations.** With *synchronous* every trial is paused at the milestone of its generation. When all
-    *population_size* have reached it, or have ended, the rule is applied to all of them together. They continue to the
-    first milestone after the furthest of them, copying trials first. So decisions don't depend on the number of slots
-    or the speed of trials, but slots are free while the last ones run. A population that is not full when no new trial
-    can start continues as it is. Trials that begin when it is full, because some have ended, form the next population.
+    **Generations.** With *synchronous*, every trial is paused at the milestone of its generation. When all
+    *population_size* trials have reached it or have ended, the rule is applied to all of them together. They continue
+    to the first milestone after the furthest of them, and the copying trials get slots first. So decisions don't depend
+    on the number of slots or the speed of trials, but slots are idle while the last trials run. If no new trial can
+    start, a population that is not full continues as it is. When a population was once full, later trials form the next
+    population, even if some of its trials have ended.
 
-    **Exploring.** Each value that may change is, with *resample_probability*, sampled from its domain. Otherwise a
-    number is multiplied by one of *perturbation_factors* and kept within its domain, and a listed value becomes a
-    neighbour. ``sample_from`` values stay, unless *explore* changes them. If the space's constraint refuses 100
-    explored configs, the copy has its source's config.
+    **Exploring.** With *resample_probability*, a value is sampled from its domain. Otherwise a number is multiplied by
+    one of *perturbation_factors* and kept within its domain, and a value from a list is replaced by a neighbour in the
+    list. ``sample_from`` values stay, unless *explore* changes them. If the space's constraint refuses 100 variations,
+    the copy has its source's config.
 
     - *Ties*: the trial that was queued earlier is better.
-    - *NaN* is worse than every number; of several, the one queued earlier is better. Infinities are numbers.
+    - *NaN* is worse than every number. Of several NaN, the trial queued earlier is better. Infinities are numbers.
     - *Outcome constraints*: as in ``ASHA``. A trial whose score violates one is not copied.
-    - *A report without the metric*, or with None, reaches no milestone; the next one with it does.
-    - *A late or repeated report* gets the decision in force.
-    - *A trial that fails, ends or is abandoned* leaves the population. A retried trial keeps its score, and continues
-      to its next milestone. Times that it has passed are ignored.
-    - *A trial that begins later*, in place of an ended one, copies older ones but is not copied by them.
+    - *A report without the metric*, or with None, reaches no milestone. The next report with the metric does.
+    - *A late or repeated report* changes nothing, and the trial's last decision is returned.
+    - *A trial that fails, ends or is abandoned* leaves the population. A retried trial keeps its score, and runs to its
+      next milestone. Milestones that it had reached before don't count again.
+    - *A trial that begins later*, in place of an ended one, may copy older trials but is not copied by them.
     - *The source's checkpoint* is kept from the decision until the copy begins.
     - *By hand*: a trial that a person pauses leaves the population, and its generation, until it runs and reaches a
-      milestone. A trial that a person resumes while it waits to copy another does not copy it. One that waits for its
-      generation scores again.
+      milestone. If a person resumes a trial that waits to copy another one, it does not copy. If a person resumes a
+      trial that waits for its generation, it must reach the milestone again.
 
     The same reports in the same order give the same configs: draws depend on *seed*, the trial, the attempt and the
-    report. The journal has all copies: ``policy_of`` reads them, ``PBTReplay`` repeats them.
+    report. The journal has all copies: ``policy_of`` reads them, and ``PBTReplay`` repeats them.
 
-    **Cost.** A report before a milestone costs two look-ups. At a milestone it costs O(log n) comparisons in the
-    population of n, and among the worst up to 32 checks. The end of a generation costs a sort.
+    **Cost.** A report before a milestone costs two dict look-ups. At a milestone it costs O(log n) comparisons, and for
+    one of the worst trials up to 32 checks. The end of a generation costs a sort.
 
     Args:
         perturbation_interval: the time between milestones.
-        hyperparam_mutations: domains of ``mqtune``, or lists of values, by the names in the search space, nested as
-            there.
-        quantile_fraction: the share of the population that copies, and that is copied. Above 0, at most 0.5.
-        resample_probability: the probability of sampling each value, from 0 to 1.
+        hyperparam_mutations: the values that may change: domains, or lists of values, by the names in the search space.
+            Names are nested as in the space.
+        quantile_fraction: the share of the population that copies, and the share that is copied. Above 0, at most 0.5.
+        resample_probability: probability of sampling each value, from 0 to 1.
         perturbation_factors: factors for numbers, each equally likely.
-        explore: a function that receives each explored config and returns the final one.
-        grace_period: no trial copies earlier.
+        explore: a function that gets each varied config and returns the final one.
+        grace_period: the time before which no trial copies.
         seed: the same seed gives the same decisions.
-        population_size: the number of trials that share the slots, at least 2.
-        synchronous: whether the population proceeds in generations. It needs *population_size*.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        population_size: number of trials that share the slots, at least 2. By default as many as there are slots.
+        synchronous: whether the population proceeds in generations. This needs *population_size*.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "pbt"
@@ -131,12 +134,12 @@ class PBT(TimedScheduler[Member]):
             explore=explore,
         )
         self._enrolled = 0
-        self._pace = self._made_pace()
+        self._pace = self._make_pace()
 
-    def _made_pace(self) -> PopulationPace:
+    def _make_pace(self) -> PopulationPace:
         if self._synchronous and self._size is None:
             raise ConfigurationError(
-                "PBT: synchronous=True needs population_size=…: how many trials wait for each other"
+                "PBT: synchronous=True needs population_size=…, the number of trials that wait for each other"
             )
         return (Generations if self._synchronous else Turns)(
             self._progress,
@@ -149,10 +152,10 @@ class PBT(TimedScheduler[Member]):
         )
 
     def check_space(self, space: Space) -> None:
-        """Check that the space has all values that may change.
+        """Check that the space has all names in *hyperparam_mutations*.
 
         Raises:
-            ConfigurationError: it lacks one. The message lists its values.
+            ConfigurationError: the space lacks a name. The message lists the space's names.
         """
         self._exploration.check_space(space)
 
@@ -164,7 +167,7 @@ class PBT(TimedScheduler[Member]):
         member.copy = None
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Queue *trial* to be resumed, unless a user has paused it."""
+        """Let *trial* wait to be resumed, unless a person has paused it."""
         member = self._progress.get(trial.id)
         if member is not None:
             self._pace.paused(member, by_hand=member.decision is CONTINUE)
@@ -173,7 +176,7 @@ class PBT(TimedScheduler[Member]):
         return self._pace.choose(can_start=can_start)
 
     def on_abandon(self, trial: Trial) -> None:
-        """Remove *trial* from the population. A trial that was to copy it continues as it is."""
+        """Remove *trial* from the population. Trials that wait to copy it continue without a copy."""
         self.on_trial_end(trial)
 
     def on_trial_end(self, trial: Trial) -> None:

@@ -1,4 +1,7 @@
-"""Policies that population-based training found: read from the journal, and replayed."""
+"""Reads policies of population-based training from the journal, and replays them.
+
+A policy is the sequence of configs that led to the state of a trial, with the time of each change.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +19,36 @@ from mqtune.schedulers.timed import Progress, TimedScheduler, Waiting
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value, is_same
 
-_WAIT: Final = Wait("no new trial can start, and none waits for the next step of the policy")
+_WAIT: Final = Wait("no new trial can start, and no trial waits for the next step of the policy")
 
 
 class PolicyStep(NamedTuple):
-    """A config, and the time from which it counted: its checkpoint's, 0 for the first.
+    """One config of a policy."""
 
-    ``trial`` was trained with it: another trial, until the state was copied.
-    """
-
+    #: The time at which training with this config began: that of the checkpoint, 0 for the first step.
     time: float
     config: Config
+    #: The trial that was trained with it. It is another trial if its state was copied later.
     trial: TrialId = TrialId("")
 
 
 class _Origin(NamedTuple):
+    """The attempt that saved a checkpoint, and the checkpoint's time."""
+
     attempt: tuple[TrialId, int]
     time: float
 
 
 def policy_of(events: Iterable[Event | Report], trial: str, *, time_attr: str = ITERATION) -> list[PolicyStep]:
-    """Return the configs that led to the state of *trial*, in order, copied ones included.
+    """Return the configs that led to the state of *trial*, in order.
 
-    A trial that copied nothing has one step. Steps that trained nothing, and resumes with the same config, are left
-    out.
+    They include the configs of trials whose checkpoints were copied. A trial that copied nothing has one step. Steps
+    without training, and resumes with the same config, are left out.
 
     Args:
-        events: a journal's, in order, as from ``mqtune.results.experiments.saved_events``.
+        events: the journal's events, in order, for example from ``mqtune.results.experiments.saved_events``.
         trial: the trial's id.
-        time_attr: the reports' key of the time. A report without it counts by its sequence number.
+        time_attr: the reports' key of the time. For a report without it, the sequence number counts.
 
     Raises:
         ConfigurationError: the journal lacks the trial, or a checkpoint that it continued from.
@@ -63,7 +67,7 @@ def policy_of(events: Iterable[Event | Report], trial: str, *, time_attr: str = 
         elif isinstance(event, Report):
             time = event.metrics.get(time_attr)
             if not is_number(time) or not math.isfinite(time):
-                # A report with an invalid time adds no progress.
+                # A report with an invalid time leaves the trial's time as it was.
                 time = event.sequence if time is None else reached.get((event.trial, event.attempt), 0)
             reached[event.trial, event.attempt] = time
             if event.checkpoint:
@@ -95,9 +99,10 @@ def _lineage(
         origin = origins.get(attempt.checkpoint)
         if origin is None:
             raise ConfigurationError(
-                f"attempt {at[1]} of trial {at[0]} went on from checkpoint {attempt.checkpoint!r}, which the journal lacks"
+                f"attempt {at[1]} of trial {at[0]} began from checkpoint {attempt.checkpoint!r}, which the journal "
+                "lacks"
             )
-        # A step that trained nothing before the next one began is skipped.
+        # Skip a step without training: the next step began at the same time.
         if not steps or origin.time < steps[-1].time:
             step = PolicyStep(origin.time, attempt.config, TrialId(at[0]))
             if steps and is_same(steps[-1].config, step.config):
@@ -114,16 +119,17 @@ class _ReplayedTrial(Progress):
         super().__init__(math.inf)
         self.trial = trial
         self.order = order
+        #: The number of the trial's current step.
         self.index = 0
-        #: Whether it is to pause, or has paused, for the next step.
+        #: Whether the trial has been told to pause for the next step.
         self.is_due = False
 
 
 class PBTReplay(TimedScheduler[_ReplayedTrial]):
-    """Repeats a policy of population-based training: each trial changes configs at its times.
+    """Repeats a policy of population-based training: trials change configs at its times.
 
-    **The rule.** A trial begins with the policy's first config. At the first report whose time has reached the next
-    step it is paused, and resumed from its own newest checkpoint with the step's config. It ends by itself, or by a
+    **The rule.** A trial begins with the policy's first config. At its first report at or after the next step's time it
+    is paused, and resumed from its own newest checkpoint with the step's config. Trials end only by themselves or by a
     stop rule. All trials of the experiment follow the policy, for instance with several seeds.
 
     Give the policy's first config as the space::
@@ -131,19 +137,19 @@ class PBTReplay(TimedScheduler[_ReplayedTrial]):
         replay = PBTReplay(policy_of(events, "0007"))
         Tuner(train, space=replay.config, scheduler=replay, …)
 
-    - *The metric*, and NaN, don't matter.
-    - *A report that skips steps* leads to the highest that it has reached.
-    - *A late or repeated report* changes nothing and gets the decision in force.
+    - *The metric* doesn't matter, even if it is NaN.
+    - *A report that skips steps* leads to the latest step that it has reached.
+    - *A late or repeated report* changes nothing, and the trial's last decision is returned.
     - *A trial that fails* and is retried keeps its config.
-    - *A trial without a checkpoint* at a step is stopped early, with that reason.
-    - *By hand*: a trial that a person pauses is left alone until it is resumed. A trial that a person starts with
+    - *A trial without a checkpoint* at a step is stopped early, and its reason says so.
+    - *By hand*: a trial that a person pauses stays paused until a person resumes it. A trial that a person starts with
       another config than the policy's first never follows the policy.
 
-    **Cost.** A report costs two look-ups.
+    **Cost.** A report costs two dict look-ups.
 
     Args:
-        policy: its steps, in order. The first begins at time 0.
-        time_attr: the key of the time in the reports, as in the ``PBT`` that found the policy.
+        policy: the policy's steps, in order. The first one begins at time 0.
+        time_attr: the reports' key of the time, as in the ``PBT`` that found the policy.
     """
 
     kind = "pbt_replay"
@@ -164,7 +170,7 @@ class PBTReplay(TimedScheduler[_ReplayedTrial]):
         """Check that the policy's first config is in the space.
 
         Raises:
-            SpaceError: it is not, or is incomplete.
+            SpaceError: it is not in the space, or lacks a value.
         """
         space.check(self.config, partial=False)
 
@@ -172,7 +178,7 @@ class PBTReplay(TimedScheduler[_ReplayedTrial]):
         """Let *trial* run to the next step.
 
         Raises:
-            ConfigurationError: the searcher's config is not the policy's first.
+            ConfigurationError: the searcher has suggested another config than the policy's first.
         """
         follows = trial.id in self._progress or is_same(trial.attempt.config, self._policy[0].config)
         by_hand = bool(trial.history) and trial.history[0].by == "user"
@@ -198,7 +204,7 @@ class PBTReplay(TimedScheduler[_ReplayedTrial]):
             self._waiting.add(trial.id, (course.order,))
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the resume of a trial at its next step, else a start."""
+        """Return the resume of a trial that waits for its next step, else a start."""
         first = self._waiting.first
         if first is None:
             return START if can_start else _WAIT

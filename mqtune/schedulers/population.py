@@ -1,4 +1,4 @@
-"""The population of PBT: members, their ranking, and their copies."""
+"""The population of PBT: its members, their ranking, and the rules for slots and copies."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from mqtune.schedulers.base import START, Choice, Resume, Wait
 from mqtune.schedulers.exploration import Exploration
 from mqtune.schedulers.timed import Milestones, Progress, Rank, Waiting, keeps_to_constraints
 
-#: Random candidates for a copy, so that a report's cost does not grow with the population.
-_LOOKED_AT: Final = 32
+#: Number of random candidates for a source. With this limit, a report's cost does not grow with the population.
+_CANDIDATES: Final = 32
 
 
 class Copy(NamedTuple):
-    """A copy for a trial to continue with: the source, its checkpoint, and the config."""
+    """The decision that a trial continues from another one: source, checkpoint and new config."""
 
     source: Member
     checkpoint: CheckpointId
@@ -41,7 +41,7 @@ class Copy(NamedTuple):
 
 
 class Member(Progress):
-    """A trial's progress, and its part in the population."""
+    """A trial of the population, with its progress and score."""
 
     __slots__ = ("copy", "is_new", "is_replaced", "order", "peers", "rank", "reached", "score", "trial")
 
@@ -49,26 +49,27 @@ class Member(Progress):
         super().__init__(next_level)
         self.trial = trial
         self.order = order
-        #: The number of first trials that it may copy, from its first milestone on.
+        #: It may copy only the first trials of the experiment, as many as this. None before its first milestone.
         self.peers: int | None = None
-        #: Its rank in a ranking, and its next rank there once it has paused.
+        #: Its rank in the ranking. None while it is not there.
         self.rank: Rank | None = None
+        #: The rank that it gets when it has paused, in a population with generations.
         self.score: Rank | None = None
-        #: The time at which it, or its source, reached the last milestone.
+        #: The time of the last milestone that it has reached, or its source if it is replaced.
         self.reached: float = 0
-        #: Its copy, from the decision until it is resumed.
+        #: The copy that it will continue with, from the decision until it is resumed.
         self.copy: Copy | None = None
-        #: Whether the ranked state was given up for a copy.
+        #: Whether it was replaced by a copy since it scored.
         self.is_replaced = False
         #: Whether it was resumed from a checkpoint of unknown time, and has not reported since.
         self.is_new = False
 
 
 class Ranking:
-    """The members of a population by rank. A share is the best, and as many are the worst.
+    """The members of a population in the order of their ranks.
 
     Args:
-        fraction: the share. Above 0, at most one half.
+        fraction: the share of members that are the best, and the share that are the worst. Above 0, at most one half.
     """
 
     def __init__(self, fraction: Fraction) -> None:
@@ -86,12 +87,15 @@ class Ranking:
 
     @property
     def share(self) -> int:
-        """The number of the best, and of the worst: at least one, and at most half of all."""
+        """Number of members that are the best. As many are the worst.
+
+        At least 1, and at most half of all.
+        """
         size = len(self._ranks)
         return min(max(1, math.floor(size * self._fraction)), size // 2)
 
     def put(self, member: Member, rank: Rank) -> None:
-        """Set the rank of a member, in place of its earlier one."""
+        """Set the rank of a member, and add it to the ranking if it is missing."""
         self.drop(member)
         member.rank = rank
         self._members[member.order] = member
@@ -108,29 +112,32 @@ class Ranking:
         share = self.share
         return bool(share) and member.rank is not None and member.rank >= self._ranks[-share]
 
-    def drawn(self, rng: random.Random, may_be: Callable[[Member], bool]) -> Member | None:
-        """Return a random one of the best for which *may_be* is true, or None if none is found."""
+    def draw(self, rng: random.Random, is_allowed: Callable[[Member], bool]) -> Member | None:
+        """Return a random member of the best for which *is_allowed* is true, or None.
+
+        At most 32 random members are checked.
+        """
         share = self.share
-        for index in rng.sample(range(share), min(share, _LOOKED_AT)):
+        for index in rng.sample(range(share), min(share, _CANDIDATES)):
             *_, order = self._ranks[index]
-            if may_be(member := self._members[order]):
+            if is_allowed(member := self._members[order]):
                 return member
         return None
 
 
 @dataclass(eq=False)
 class PopulationPace(ABC):
-    """Decides when members are judged, and which of them get the free slots.
+    """Decides when members are judged and copied, and which members get free slots.
 
-    Draws depend on the seed and their purpose alone.
+    Each draw depends only on the seed, the trial, and the report or generation.
 
     Args:
         members: the trials that have begun and not ended.
-        milestones: the times of judgement.
-        fraction: the share that copies, and that is copied.
-        exploration: makes the configs of the copies.
+        milestones: the times at which members are judged.
+        fraction: the share of members that copies, and the share that is copied.
+        exploration: makes the configs of copies.
         seed: the same seed gives the same copies.
-        size: the maximum of members, or None for the number of slots.
+        size: largest number of members. None: as many as there are slots.
         time_attr: the reports' key of the time.
     """
 
@@ -143,16 +150,20 @@ class PopulationPace(ABC):
     time_attr: str
 
     def __post_init__(self) -> None:
+        #: Members that a person has paused.
         self._aside: set[TrialId] = set()
 
     @property
     def _has_room(self) -> bool:
         return self.size is None or len(self.members) - len(self._aside) < self.size
 
-    def _copy(self, ranking: Ranking, what_for: str, may_be: Callable[[Member], bool]) -> Copy | None:
-        """Return a copy of one of the best for which *may_be* is true, or None if none is found."""
-        rng = random.Random(f"{self.seed} {what_for}")
-        source = ranking.drawn(rng, may_be)
+    def _draw_copy(self, ranking: Ranking, purpose: str, is_allowed: Callable[[Member], bool]) -> Copy | None:
+        """Return a copy of a random member of the best for which *is_allowed* is true, or None.
+
+        *purpose* seeds the draw, together with the seed.
+        """
+        rng = random.Random(f"{self.seed} {purpose}")
+        source = ranking.draw(rng, is_allowed)
         if source is None:
             return None
         trial = source.trial
@@ -165,7 +176,7 @@ class PopulationPace(ABC):
 
     @abstractmethod
     def queued(self, member: Member) -> None:
-        """Process a queued attempt of a member, with its copy if any, and set its next level."""
+        """Process a queued attempt of a member, which may begin its copy, and set its next level."""
 
     @abstractmethod
     def reached(self, member: Member, rank: Rank, report: Report) -> Decision:
@@ -173,11 +184,14 @@ class PopulationPace(ABC):
 
     @abstractmethod
     def paused(self, member: Member, *, by_hand: bool) -> None:
-        """Process the pause of a member, by a user or by decision."""
+        """Process the pause of a member.
+
+        *by_hand* says that a person, and not this scheduler, has paused it.
+        """
 
     @abstractmethod
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the use of a free slot, without changing any state."""
+        """Return what to do with a free slot, without changing any state."""
 
     @abstractmethod
     def ended(self, member: Member) -> None:
@@ -185,36 +199,40 @@ class PopulationPace(ABC):
 
 
 def may_be_copied(member: Member) -> bool:
-    """Return whether a member's ranked state has a checkpoint, and violates no constraint."""
+    """Return whether a member has a checkpoint, was not replaced, and satisfies the constraints."""
     is_good = member.rank is not None and keeps_to_constraints(member.rank)
     return is_good and bool(member.trial.checkpoints) and not member.is_replaced
 
 
 def resume_of(member: Member, copy: Copy | None, reason: str) -> Resume:
-    """Return the resume of a member with its copy, or unchanged, for this reason."""
+    """Return the resume of a member with its copy.
+
+    If *copy* is None, resume it as it is, with *reason*.
+    """
     if copy is None:
         return Resume(member.trial.id, reason)
     source = copy.source.trial
     if not source.checkpoints or source.is_abandoned:
-        return Resume(member.trial.id, "what it was to copy is gone")
+        return Resume(member.trial.id, "the trial that it was to copy is gone")
     return Resume(member.trial.id, copy.reason, copy.config, source.id, copy.checkpoint)
 
 
-_WAIT_FOR_TURN: Final = Wait("no new trial can start, and no member of the population is paused that would go on")
+_WAIT_FOR_TURN: Final = Wait("no new trial can start, and no member of the population waits to be resumed")
 
 
 class Turns(PopulationPace):
-    """Judges a member at its milestone, and pauses it there if others wait for a slot."""
+    """Judges each member at each milestone, and pauses it there if others wait for a slot."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._ranking = Ranking(self.fraction)
-        #: Paused members that are to continue, the one with the least time first.
+        #: Paused members that wait for a slot, the one with the lowest time first.
         self._waiting = Waiting()
+        #: Number of members so far.
         self._enrolled = 0
-        #: The member that was queued last. While it is queued, no slot is free.
+        #: The member that was queued last. While it is still queued, no slot is free.
         self._newest: Member | None = None
-        #: Whether a member continued although the population had room, as no config was left to start.
+        #: Whether no further trial can start: a member was resumed although the population was not full.
         self._has_no_more = False
 
     def enrolled(self, member: Member) -> None:
@@ -228,17 +246,17 @@ class Turns(PopulationPace):
             self._waiting.discard(member.trial.id)
             self._has_no_more = self._has_room
         if member.copy is not None:
-            self._go_on(member, member.copy)
+            self._begin_copy(member, member.copy)
 
     def reached(self, member: Member, rank: Rank, report: Report) -> Decision:
-        """Replace a member that is among the worst, or pause it if its turn is over."""
+        """Let a member copy another one if it is among the worst. Pause it if its turn is over."""
         member.next_level = self.milestones.after(member.time)
         member.reached = member.time
         member.is_replaced = False
         self._ranking.put(member, rank)
         if member.peers is None:
             member.peers = max(self._enrolled, self.size or 0)
-        decision = self._replaced(member, member.peers, report)
+        decision = self._decide_copy(member, member.peers, report)
         if decision is CONTINUE and self._others_wait:
             return Decision(Action.PAUSE, f"its turn is over at {member.time}: others wait for a slot")
         return decision
@@ -253,7 +271,7 @@ class Turns(PopulationPace):
 
     def choose(self, *, can_start: bool) -> Choice:
         first = self._waiting.first
-        # Without a size there is always room, and a replaced member must not wait for ever.
+        # Without a size the population is never full, and a replaced member must not wait for ever.
         if can_start and (first is None if self.size is None else self._has_room):
             return START
         if first is None:
@@ -268,17 +286,17 @@ class Turns(PopulationPace):
 
     @property
     def _others_wait(self) -> bool:
-        """Whether members take turns and one of them is paused, queued, or has not begun."""
+        """Whether members take turns, and another one is paused, is queued or has not begun."""
         if self.size is None:
             return False
         is_queued = self._newest is not None and self._newest.trial.status is TrialStatus.QUEUED
         return is_queued or len(self._waiting) > 0 or (self._has_room and not self._has_no_more)
 
-    def _replaced(self, member: Member, peers: int, report: Report) -> Decision:
+    def _decide_copy(self, member: Member, peers: int, report: Report) -> Decision:
         if not self._ranking.is_among_worst(member):
             return CONTINUE
-        what_for = f"{report.trial} {report.attempt} {report.sequence}"
-        copy = self._copy(self._ranking, what_for, lambda other: may_be_copied(other) and other.order < peers)
+        purpose = f"{report.trial} {report.attempt} {report.sequence}"
+        copy = self._draw_copy(self._ranking, purpose, lambda other: may_be_copied(other) and other.order < peers)
         if copy is None:
             return CONTINUE
         member.copy = copy
@@ -287,8 +305,11 @@ class Turns(PopulationPace):
         member.reached = copy.source.reached
         return Decision(Action.PAUSE, f"{place}: {copy.reason}", copy.source.trial.id)
 
-    def _go_on(self, member: Member, copy: Copy) -> None:
-        """Set the progress of a resumed member, which a user may have resumed without its copy."""
+    def _begin_copy(self, member: Member, copy: Copy) -> None:
+        """Set the next level of a resumed member to the first milestone after its copy's time.
+
+        If a person has resumed it without its copy, nothing changes.
+        """
         attempt = member.trial.attempt
         if attempt.source != copy.source.trial.id:
             member.is_replaced = False
@@ -298,7 +319,7 @@ class Turns(PopulationPace):
         member.next_level = -math.inf if time is None else self.milestones.after(time)
 
     def _time_of(self, checkpoint: CheckpointId, source: Trial) -> float | None:
-        """Return the time of a checkpoint's report, or None if it is not known."""
+        """Return the time of a checkpoint's report, or None if it is unknown."""
         owner = self.members.get(trial_of(checkpoint))
         saved = (owner.trial if owner is not None else source).checkpoints.get(checkpoint)
         time = None if saved is None else saved.metrics.get(self.time_attr)
@@ -310,23 +331,29 @@ _WAIT_FOR_GENERATION: Final = Wait("no new trial can start, and the generation w
 
 
 class _Part(NamedTuple):
-    """A member's part in the next generation: its copy if any, and the reason."""
+    """How a member continues in the next generation."""
 
     member: Member
+    #: Its copy. None: it continues as it is.
     copy: Copy | None
     reason: str
 
 
 class _Cohort:
+    """A population that proceeds in generations."""
+
     __slots__ = ("begun", "generation", "is_filling", "level", "missing", "number", "ranking", "reached")
 
     def __init__(self, number: int, level: float, fraction: Fraction) -> None:
         self.number = number
         self.generation = 1
-        #: The time at which this generation pauses, and the time of its furthest member.
+        #: The time at which members of this generation are paused.
         self.level = level
+        #: The time of the member that has run furthest.
         self.reached: float = 0
+        #: Number of members that have begun.
         self.begun = 0
+        #: Whether further trials may join.
         self.is_filling = True
         #: Members that have neither paused with a score nor ended.
         self.missing = 0
@@ -334,19 +361,22 @@ class _Cohort:
 
 
 class Generations(PopulationPace):
-    """Pauses each member at its generation's milestone, and resumes all after the last one.
+    """Pauses each member at its generation's milestone, and resumes all of them together.
 
-    A population has *size* members, or fewer if no more can start. Trials that begin when it is full form the next
+    A population has *size* members, or fewer if no more can start. When it is full, later trials form the next
     population. When a member ends, the others continue without it.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        #: Number of populations so far.
         self._opened = 0
+        #: The population that new trials join, or None.
         self._open: _Cohort | None = None
         self._cohorts: dict[TrialId, _Cohort] = {}
-        #: The parts of paused members in the next generation, and their order.
+        #: How paused members continue, after the end of their generation.
         self._parts: dict[TrialId, _Part] = {}
+        #: These members, in the order in which they get slots.
         self._ready = Waiting()
 
     def enrolled(self, member: Member) -> None:
@@ -365,7 +395,7 @@ class Generations(PopulationPace):
         trial, cohort = member.trial.id, self._cohorts[member.trial.id]
         has_scored = member.rank is not None
         if has_scored and self._may_complete(cohort) and member is self._parts_of(cohort)[0].member:
-            # No new trial could start when this member was chosen.
+            # This member was chosen because no new trial could start, so the population stays as it is.
             self._complete(cohort)
         elif has_scored or trial in self._aside:
             cohort.ranking.drop(member)
@@ -382,7 +412,10 @@ class Generations(PopulationPace):
         return Decision(Action.PAUSE, f"generation {cohort.generation}: waits for the others at {cohort.level}")
 
     def paused(self, member: Member, *, by_hand: bool) -> None:
-        """Count a member that has scored, and continue without one that a user has paused."""
+        """Rank a member that has scored.
+
+        The generation continues without a member that a person has paused.
+        """
         trial, cohort = member.trial.id, self._cohorts[member.trial.id]
         if member.rank is not None or trial in self._parts or trial in self._aside:
             return
@@ -394,7 +427,10 @@ class Generations(PopulationPace):
         self._count_off(cohort)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return a ready member, else a start, else a member of a population that can't be filled."""
+        """Return the resume of a ready member, else a start.
+
+        If neither is possible, return the first member of a population that is not full and can't be filled.
+        """
         first = self._ready.first
         if first is not None:
             part = self._parts[first]
@@ -421,7 +457,7 @@ class Generations(PopulationPace):
         self._ready.discard(trial)
 
     def _may_complete(self, cohort: _Cohort) -> bool:
-        """Return whether a population that is not full could continue if no new trial started."""
+        """Return whether a population that is not full can end its generation without new trials."""
         return cohort.is_filling and cohort.missing == 0 and len(cohort.ranking) > 0
 
     def _count_off(self, cohort: _Cohort) -> None:
@@ -453,8 +489,8 @@ class Generations(PopulationPace):
         for member in ranking.members:
             copy = None
             if ranking.is_among_worst(member):
-                what_for = f"{member.trial.id} {member.attempt} {cohort.generation}"
-                copy = self._copy(ranking, what_for, may_be_copied)
+                purpose = f"{member.trial.id} {member.attempt} {cohort.generation}"
+                copy = self._draw_copy(ranking, purpose, may_be_copied)
             if copy is None:
                 others.append(_Part(member, None, f"{where} all have come to {cohort.level}"))
             else:

@@ -17,8 +17,9 @@ class Quantile:
 
     def __init__(self, ratio: tuple[int, int]) -> None:
         self._ratio = ratio
-        #: Heaps of the numbers up to the quantile, negated, and of those above it.
+        #: A heap of the numbers up to the quantile, negated.
         self._low: list[float] = []
+        #: A heap of the numbers above the quantile.
         self._high: list[float] = []
 
     @property
@@ -27,9 +28,9 @@ class Quantile:
 
     @property
     def value(self) -> float:
-        """The quantile, interpolated between two numbers; infinity without numbers.
+        """The quantile, interpolated linearly between the two nearest numbers.
 
-        If one of the two numbers is infinite, it is the higher one.
+        Infinity without numbers. If one of the two is infinite, the higher one is returned.
         """
         if not self._low:
             return math.inf
@@ -39,7 +40,7 @@ class Quantile:
             return -self._low[0]
         low, high = -self._low[0], self._high[0]
         if low == high or not (math.isfinite(low) and math.isfinite(high)):
-            # Between equal numbers, rounding would lead past them.
+            # Rounding would give a result outside two equal numbers.
             return high
         return low * (1 - above) + high * above
 
@@ -49,12 +50,12 @@ class Quantile:
             heapq.heappush(self._low, -heapq.heappop(self._high))
 
     def _lower(self, count: int) -> int:
-        """Return how many of *count* numbers are at the quantile or below it."""
+        """Return the number of elements of ``_low`` for *count* numbers in all."""
         numerator, denominator = self._ratio
         return (count - 1) * numerator // denominator + 1 if count else 0
 
     def withdraw(self, number: float) -> None:
-        """Remove a number that was added. This is rare and costs O(n)."""
+        """Remove a number that was added. This is rare, and costs O(n)."""
         numbers = sorted([*(-low for low in self._low), *self._high])
         numbers.remove(number)
         lower = self._lower(len(numbers))

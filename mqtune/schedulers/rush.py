@@ -1,4 +1,4 @@
-"""RUSH: ASHA for repeated tuning, with configs that were good before.
+"""RUSH: ASHA for tuning again, beginning with configs that were good in earlier experiments.
 
 After Zappella, Salinas and Archambeau, "A resource-efficient method for repeated HPO and NAS", AutoML workshop at ICML
 2021 (arXiv:2103.16111).
@@ -16,30 +16,31 @@ from mqtune.schedulers.timed import AnyRank
 
 
 class RUSH(ASHA):
-    """ASHA that also stops a trial that is worse than the best known config at a rung.
+    """ASHA that also stops trials that are worse than the best known config at a rung.
 
-    Give known configs of earlier experiments first::
+    Try the known configs of earlier experiments first::
 
         known = [{"lr": 0.1}, {"lr": 0.03}]
         Tuner(train, space, scheduler=RUSH(27, candidates=len(known)), searcher=InitialPoints(known), …)
 
     **The rule.** The first *candidates* queued trials are the candidates. All trials follow the rule of ``ASHA``, with
-    one bracket. Another trial that would continue also stops if its score is worse than the best with which a candidate
-    has continued from that rung.
+    one bracket. In addition, a trial that is not a candidate is stopped at a rung if its score is worse than the best
+    score of the candidates that have continued from that rung.
 
-    - *Ties*: a trial that equals the best candidate continues.
+    - *Ties*: a trial with the score of the best candidate continues.
     - *NaN* is worse than every number and equal to itself.
-    - *A candidate that fails or ends* still counts, and is not replaced. An abandoned one no longer counts.
+    - *A candidate that fails or ends* still counts, and no other trial replaces it. An abandoned candidate no longer
+      counts.
     - All else is as in ``ASHA``.
 
-    **Cost.** That of ``ASHA``, and a look at the candidates for each report that reaches a rung.
+    **Cost.** That of ``ASHA``, and O(*candidates*) for each report that reaches a rung.
 
     Args:
         max_t: the time at which a trial completes.
-        candidates: the number of first trials with known configs.
+        candidates: number of candidates: the first trials, which have the known configs.
         grace_period: the time of the lowest rung. No trial stops earlier.
-        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
-        time_attr: the reports' key of the time, which never goes down within an attempt.
+        reduction_factor: one in this many trials of a rung continues. Above 1, usually 3 or 4; fractions are allowed.
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt.
     """
 
     kind = "rush"
@@ -57,6 +58,7 @@ class RUSH(ASHA):
         super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
         self._candidates = whole_number(self._name, "candidates", candidates, 1)
         self._known: set[TrialId] = set()
+        #: By rung, the ranks of the candidates that have continued from it.
         self._bars: dict[str, dict[TrialId, AnyRank]] = {rung.name: {} for rung in self._all_brackets[0].rungs}
 
     def on_queue(self, trial: Trial) -> None:

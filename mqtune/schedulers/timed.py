@@ -1,4 +1,4 @@
-"""Base of schedulers that decide at certain times: progress, milestones, ranks and queues."""
+"""Base class and helpers of schedulers that decide at certain times of a trial."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Scores(Protocol):
 
 
 class Progress:
-    """A trial's last report, the time of the next decision, and the decision in force."""
+    """The progress of a trial: its last report, its last decision, and when to decide next."""
 
     __slots__ = ("attempt", "counted", "decision", "next_level", "scoped", "sequence", "time")
 
@@ -31,11 +31,12 @@ class Progress:
         self.attempt = 0
         self.sequence = 0
         self.time: float = -math.inf
+        #: The time at which the scheduler decides next.
         self.next_level = next_level
         self.decision = CONTINUE
-        #: Its scores, with the comparisons that they belong to.
+        #: The trial's scores, each with the comparison that counts it, to remove them if the trial is abandoned.
         self.counted: list[tuple[_Scores, Any]] = []
-        #: The judged value of each metric, if that is not its last one.
+        #: For each metric its mean or best value so far, if *scope* is not "last".
         self.scoped: list[ScopedValue] = []
 
 
@@ -44,15 +45,15 @@ _LAST: Final = "last"
 
 
 class TimedScheduler(Scheduler, Generic[P]):
-    """Follows the time of each trial's reports, and decides when it reaches the next level.
+    """Tracks the time of each trial's reports, and decides when a trial reaches its next level.
 
-    A report that is late, repeated, or before the next level gets the decision in force, for two look-ups. A trial's
-    progress is forgotten when it ends.
+    For a late or repeated report, or one before the next level, the trial's last decision is returned. That costs two
+    dict look-ups. A trial's progress is forgotten when the trial ends.
 
     Args:
-        time_attr: the reports' key of the time, which starts above 0 and never goes down within an attempt. Under its
-            default name, a report without it counts by its sequence number.
-        scope: the value that counts. See ``ScopedValue``.
+        time_attr: the reports' key of the time. Its value must be above 0, and never decrease within an attempt. If it
+            is ``training_iteration`` and a report lacks it, the sequence number counts.
+        scope: which value of the metric counts, see ``ScopedValue``.
     """
 
     def __init__(self, time_attr: str, scope: str = _LAST) -> None:
@@ -62,10 +63,10 @@ class TimedScheduler(Scheduler, Generic[P]):
         self._progress: dict[TrialId, P] = {}
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
-        """Return the decision in force, or a new one if *trial* has reached its next level.
+        """Return a new decision if *trial* has reached its next level, else its last decision.
 
         Raises:
-            ConfigurationError: the time or the metric is not a number, or the time goes down within an attempt.
+            ConfigurationError: the time or the metric is not a number, or the time decreases within an attempt.
         """
         # A flood of reports is the driver's hot path.
         progress, attempt, sequence = self._progress.get(trial.id), report.attempt, report.sequence
@@ -86,13 +87,13 @@ class TimedScheduler(Scheduler, Generic[P]):
         progress.sequence = sequence
         progress.time = time
         if self._is_scoped:
-            report = self._scoped(report, progress)
+            report = self._apply_scope(report, progress)
         if time >= progress.next_level:
             progress.decision = self._reach(trial, report, progress)
         return progress.decision
 
     def on_abandon(self, trial: Trial) -> None:
-        """Remove the scores of *trial* from all comparisons. Earlier decisions stand."""
+        """Remove the scores of *trial* from all comparisons. Earlier decisions stay."""
         progress = self._progress.get(trial.id)
         while progress is not None and progress.counted:
             scores, score = progress.counted.pop()
@@ -102,7 +103,8 @@ class TimedScheduler(Scheduler, Generic[P]):
         """Forget the progress of *trial*. Its scores still count."""
         self._progress.pop(trial.id, None)
 
-    def _scoped(self, report: Report, progress: P) -> Report:
+    def _apply_scope(self, report: Report, progress: P) -> Report:
+        """Return the report with the mean or best values so far in place of its own metrics."""
         values = None if self.objective is None else self.objective.values(report.metrics)
         if self.objective is None or values is None:
             return report
@@ -128,10 +130,13 @@ class TimedScheduler(Scheduler, Generic[P]):
 
     @abstractmethod
     def _reach(self, trial: Trial, report: Report, progress: P) -> Decision:
-        """Decide on a trial that has reached its next level, and set the level after that."""
+        """Decide on a trial that has reached its next level, and set its following level."""
 
     def _queued(self, trial: Trial) -> P | None:
-        """Return the progress of *trial* at its queued attempt's start, or None if begun before."""
+        """Return the new progress of *trial* for its queued attempt.
+
+        None if that has reported already.
+        """
         known = self._progress.get(trial.id)
         if known is not None and trial.attempt.number <= known.attempt:
             return None
@@ -169,7 +174,7 @@ class TimedScheduler(Scheduler, Generic[P]):
     def _rank_of(self, report: Report, order: int = 0) -> Rank | None:
         """Return the rank of a report, or None if it lacks the metric.
 
-        A lower *order* is better among equal ranks.
+        Of two equal ranks, the one with the lower *order* is better.
         """
         value = report.metrics.get(self.metric)
         if value is None:
@@ -177,11 +182,11 @@ class TimedScheduler(Scheduler, Generic[P]):
         return rank_of(self._score(report, value), order, self._violation(report))
 
     def _violation(self, report: Report) -> float:
-        """Return the size of a report's violation of outcome constraints, or 0."""
+        """Return by how much a report violates outcome constraints, or 0."""
         return 0.0 if self.objective is None else self.objective.violation(report.metrics)
 
     def _score(self, report: Report, value: object) -> float:
-        """Return *value* such that lower is better."""
+        """Return *value*, negated in mode "max", so that lower is better."""
         if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigurationError(
                 f"{self._name}: {_place(report)} has {self.metric}={value!r}, which is not a number"
@@ -195,9 +200,12 @@ def _place(report: Report) -> str:
 
 
 class Milestones:
-    """The multiples of *interval* (above 0) from *first* on, in exact arithmetic.
+    """The multiples of *interval* that are at least *first*. Arithmetic is exact.
 
-    Time 0 is a multiple only with *has_zero*.
+    Args:
+        interval: the time between milestones, above 0.
+        first: the lowest possible milestone.
+        has_zero: whether time 0 may be a milestone.
     """
 
     def __init__(self, interval: float, first: float, *, has_zero: bool = False) -> None:
@@ -206,24 +214,31 @@ class Milestones:
         self.lowest = plain(self._lowest * self._interval)
 
     def number(self, time: float) -> int:
+        """Return the number of whole intervals up to a time."""
         return exact(time) // self._interval
 
     def after(self, time: float) -> float:
+        """Return the first milestone after a time."""
         return plain(max(self._lowest, self.number(time) + 1) * self._interval)
 
 
-#: Lower is better. First 0, 1 for a report that violates an outcome constraint, or 2 for NaN. Then the score or the
-#: violation, then an order for ties.
+#: The rank of a report; lower is better. The first item is 0, or 1 if the report violates an outcome constraint, or 2
+#: if its metric is NaN. The second is the score, or the violation. The third decides ties.
 Rank = tuple[int, float, int]
 #: A rank, or the values of several metrics. Lower is better.
 AnyRank = tuple[float, ...]
 
 
 def rank_of(score: float, order: int = 0, violation: float = 0.0) -> Rank:
-    """Return the rank of a score. Lower is better, and so is a lower *order* of equal scores.
+    """Return the rank of a report, see ``Rank``.
 
-    A report without a violated outcome constraint is better, and so is a smaller violation. After Deb, "An efficient
-    constraint handling method for genetic algorithms", 2000, section 3.
+    A report without a violation is better than any with one, and a smaller violation is better. After Deb, "An
+    efficient constraint handling method for genetic algorithms", 2000, section 3.
+
+    Args:
+        score: the metric, negated in mode "max".
+        order: decides ties; lower is better.
+        violation: by how much the report violates outcome constraints, or 0.
     """
     if math.isnan(score):
         return 2, 0.0, order
@@ -231,7 +246,7 @@ def rank_of(score: float, order: int = 0, violation: float = 0.0) -> Rank:
 
 
 def keeps_to_constraints(rank: Rank) -> bool:
-    """Return whether the rank's report violates no outcome constraint."""
+    """Return whether the report with this rank satisfies all outcome constraints."""
     return rank[0] != 1
 
 
@@ -240,7 +255,10 @@ _Key = tuple[float, ...]
 
 
 class Waiting:
-    """A priority queue of trials with removal. Each operation costs O(log n), amortised."""
+    """A priority queue of trials, from which any trial can be removed.
+
+    Operations cost O(log n), amortised.
+    """
 
     __slots__ = ("_heap", "_keys")
 
@@ -270,13 +288,13 @@ class Waiting:
 
     def discard(self, trial: TrialId) -> None:
         self._keys.pop(trial, None)
-        # Other removed entries stay in the heap until they come first, so ``first`` changes nothing.
+        # A removed entry stays in the heap until it comes first. Remove it here, so that ``first`` changes nothing.
         while self._heap and self._keys.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
 
 
 def exact(value: float) -> Fraction:
-    """Return *value* as the exact decimal number that it is written as: 1.1 is 11/10."""
+    """Return the exact fraction of the decimal number that *value* is written as: 11/10 for 1.1."""
     return Fraction(str(value))
 
 

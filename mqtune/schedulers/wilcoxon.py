@@ -1,7 +1,7 @@
-"""Stop trials that are worse than the best one on the same tasks, by a signed-rank test.
+"""Stops trials that are worse than the best trial on the same tasks, by a signed-rank test.
 
-After Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1, 1945. Differences of 0 are split
-between both sides.
+After Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1, 1945. A difference of 0 counts half
+as positive and half as negative.
 """
 
 from __future__ import annotations
@@ -19,38 +19,42 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.timed import Progress, TimedScheduler
 
-#: Fewer pairs say nothing.
+#: The smallest number of pairs that can be tested.
 _FEWEST: Final = 2
-#: Up to these numbers of pairs the p-value is exact, as in SciPy, without and with equal or zero differences.
+#: Up to this number of pairs the p-value is exact, as in SciPy, if no two differences are equal and none is 0.
 _EXACT: Final = 50
+#: The same number if some differences are equal or 0.
 _EXACT_WITH_TIES: Final = 13
 
 
 class WilcoxonStopping(TimedScheduler["_Values"]):
     """Stops a trial that is worse than the best completed one on the same tasks, such as folds.
 
-    Each report has the metric of one task, named by *paired_by*. Values need not converge, and may come in any order.
-    At each report a trial's values are compared, task by task, with those of the best trial so far. It stops if the
-    one-sided signed-rank test gives a p-value below *p_threshold*, and its mean is worse than the best trial's.
+    Each report has the metric of one task. *paired_by* is the key of the task. Values need not converge, and tasks may
+    come in any order. At each report, a trial's values are compared task by task with those of the best trial so far.
+    The trial is stopped if the one-sided signed-rank test gives a p-value below *p_threshold*, and its mean is worse
+    than the best trial's.
 
-    - *The best trial* is the COMPLETED one with the best mean, of equal ones the first to complete.
-    - *The p-value* is exact with up to 50 pairs, or 13 if differences are equal or 0, and otherwise a normal
-      approximation, as in SciPy. Each report is a test, so an equally good trial is stopped more often than
-      ``p_threshold`` says. Give a lower one for many tasks.
-    - *A task that one of both lacks* is left out. The first value of a task counts, also after a retry.
+    - *The best trial* is the COMPLETED trial with the best mean. Of equal ones, it is the first that completed.
+    - *The p-value* is exact for up to 50 pairs, or up to 13 if some differences are equal or 0. For more pairs it is a
+      normal approximation, as in SciPy. Each report is a test, so an equally good trial is stopped more often than
+      ``p_threshold`` says. For many tasks, use a lower threshold.
+    - *A task that only one of the two trials has* is left out. If a trial reports a task twice, even in a retry, the
+      first value counts.
     - *NaN and infinities*: a trial that has reported one is neither stopped nor the best.
-    - *Outcome constraints*: a trial with a report that violates one is not the best. Whether it stops depends on its
-      values alone. A missing constrained metric violates nothing.
+    - *Outcome constraints*: a trial with a report that violates one is not the best. Whether it is stopped depends only
+      on its values. A missing constrained metric violates nothing.
     - *A report without the metric*, or with None, is skipped.
 
-    It decides as Optuna's ``WilcoxonPruner`` if the objective returns the mean of its values.
+    The decisions are those of Optuna's ``WilcoxonPruner`` if the objective returns the mean of its values.
 
-    **Cost.** A report costs O(n log n) in the trial's tasks: less than a millisecond for a thousand. Memory is a number
-    for each task of each running trial.
+    **Cost.** A report of a trial with n tasks costs O(n log n): less than a millisecond for 1,000 tasks. Memory is one
+    number for each task of each running trial.
 
     Args:
-        p_threshold: the p-value below which a trial stops, from 0 to 1. A higher one stops more.
-        min_samples: the minimum number of pairs, at least 2.
+        p_threshold: the p-value below which a trial is stopped, from 0 to 1. With a higher one, more trials are
+            stopped.
+        min_samples: smallest number of pairs for a test, at least 2.
         paired_by: the reports' key of the task's name or number.
     """
 
@@ -129,14 +133,15 @@ class _Values(Progress):
 
 
 def p_of_larger(differences: Sequence[float]) -> float:
-    """Return the one-sided p-value of the signed-rank test.
+    """Return the one-sided p-value of the signed-rank test of these differences.
 
-    It is the probability of differences as large as these, or larger, if each is as likely as its negative.
+    It is small if they are mostly positive. It is the probability of a rank sum of positive differences at least as
+    large, if each sign is equally likely.
     """
     signed = np.asarray(differences, dtype=float)
     count = len(signed)
     _, group, sizes = np.unique(np.abs(signed), return_inverse=True, return_counts=True)
-    # Twice the mean rank of each, which is whole.
+    # Twice the mean rank of each difference: these are integers.
     ranks = (2 * np.cumsum(sizes) - sizes + 1)[group]
     zeros = int(ranks[signed == 0].sum()) // 2
     above = int(ranks[signed > 0].sum())
@@ -149,7 +154,7 @@ def p_of_larger(differences: Sequence[float]) -> float:
 
 
 def _share_above(ranks: NDArray[np.int64], least: int) -> float:
-    """Return the share of all subsets of *ranks* whose sum is *least* or more."""
+    """Return the share of all subsets of *ranks* whose sum is at least *least*."""
     ways = np.zeros(int(ranks.sum()) + 1)
     ways[0] = 1
     for rank in ranks:

@@ -1,6 +1,6 @@
 """Search spaces and searchers.
 
-Writing a searcher needs the names in this package. The others are exported by ``mqtune`` itself.
+This package exports the names for writing a searcher. ``mqtune`` exports the searchers and domains themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A searcher that runs in a thread of its own."""
+"""Runs a slow searcher in a thread."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from mqtune.search.base import WAIT, Searcher, Suggestion
 class BackgroundSearcher(Searcher):
     """Runs another searcher in a thread, so that the driver's loop never waits for it.
 
-    The thread makes the driver's calls in order. ``suggest`` requests a config and returns ``WAIT`` until it is ready.
-    If that takes longer than ``prefetch_s``, the next configs are prefetched: one for each slot that became free at the
-    same time, and at most one for each running trial. Before the first suggestion, as in a replay, calls run in the
-    driver's thread.
+    The thread makes the driver's calls in order. ``suggest`` requests a config, and returns ``WAIT`` until the config
+    is there. If a suggestion takes longer than ``Timing.prefetch_s``, further configs are requested in advance: one for
+    each slot that became free at the same time, and at most one for each running trial. Before the first suggestion,
+    for example in a replay, calls run in the driver's thread.
 
-    A pure-Python model may delay the driver by some milliseconds at each report, as they share the interpreter.
+    A model in pure Python may delay the driver by some milliseconds at each report, because both share the interpreter.
 
-    The searcher receives each trial as it was when the driver called. If a call fails, the driver's next call raises
-    UserCodeFailed, and no further calls are made.
+    The searcher gets each trial as it was at the driver's call. If a call fails, the driver's next call raises
+    UserCodeFailed, and the thread makes no further calls.
 
     Args:
-        searcher: bound already, and called by nothing else.
+        searcher: the slow searcher. ``bind`` must have been called, and nothing else may call it from now on.
+        timing: has ``prefetch_s``.
     """
 
     def __init__(self, searcher: Searcher, timing: Timing = Timing()) -> None:
@@ -37,31 +38,34 @@ class BackgroundSearcher(Searcher):
         self.adaptive = searcher.adaptive
         self._searcher = searcher
         self._background = Background("mqtune-searcher")
-        self._found: queue.SimpleQueue[Suggestion] = queue.SimpleQueue()
-        #: Requested or ready configs, and configs to prefetch while no slot is free.
-        self._ahead, self._wanted_ahead = 0, 1
+        self._ready: queue.SimpleQueue[Suggestion] = queue.SimpleQueue()
+        #: Number of configs that are requested or ready.
+        self._prefetched = 0
+        #: Number of configs to request in advance.
+        self._prefetch_count = 1
+        #: Whether a slot has waited since the last config was returned.
         self._has_waited = False
         self._running: set[TrialId] = set()
-        #: In seconds.
+        #: Duration of the last suggestion, in seconds.
         self._took_s = 0.0
 
     def suggest(self, trial: TrialId) -> Suggestion:
-        """Return the requested config, or WAIT if it is not ready."""
+        """Return the requested config, or WAIT if it is not ready. The first call requests it."""
         self._background.start()
         self._background.check()
-        if not self._ahead:
-            self._ask(trial)
+        if not self._prefetched:
+            self._request(trial)
         try:
-            suggestion = self._found.get_nowait()
+            suggestion = self._ready.get_nowait()
         except queue.Empty:
             self._has_waited = True
             return WAIT
-        self._ahead -= 1
+        self._prefetched -= 1
         if suggestion is not None and self._took_s > self._timing.prefetch_s:
-            # The returned config is about to run, too.
-            self._wanted_ahead = min(self._wanted_ahead + self._has_waited, len(self._running) + 1)
-            while self._ahead < self._wanted_ahead:
-                self._ask(TrialId(f"{int(trial) + 1 + self._ahead:04d}"))
+            # Add 1 for the trial of the returned config, which is about to run.
+            self._prefetch_count = min(self._prefetch_count + self._has_waited, len(self._running) + 1)
+            while self._prefetched < self._prefetch_count:
+                self._request(TrialId(f"{int(trial) + 1 + self._prefetched:04d}"))
         self._has_waited = False
         return suggestion
 
@@ -96,26 +100,26 @@ class BackgroundSearcher(Searcher):
         """End the thread after its current call. Queued calls are dropped."""
         self._background.close()
 
-    def _ask(self, trial: TrialId) -> None:
-        self._ahead += 1
-        self._background.tell(partial(self._make, "suggest", trial, partial(self._suggest, trial)))
+    def _request(self, trial: TrialId) -> None:
+        self._prefetched += 1
+        self._background.tell(partial(self._call, "suggest", trial, partial(self._suggest, trial)))
 
     def _suggest(self, trial: TrialId) -> None:
         begin = time.monotonic()
         suggestion = self._searcher.suggest(trial)
         self._took_s = time.monotonic() - begin
-        self._found.put(suggestion)
+        self._ready.put(suggestion)
 
     def _tell(self, method: str, trial: Trial | TrialId, *more: object) -> None:
         self._background.check()
-        told = getattr(self._searcher, method)
+        call = getattr(self._searcher, method)
         if self._background.is_live:
             id_ = trial.id if isinstance(trial, Trial) else trial
-            self._background.tell(partial(self._make, method, id_, partial(told, copy.copy(trial), *more)))
+            self._background.tell(partial(self._call, method, id_, partial(call, copy.copy(trial), *more)))
         else:
-            told(trial, *more)
+            call(trial, *more)
 
-    def _make(self, method: str, trial: TrialId, call: Callable[[], object]) -> None:
+    def _call(self, method: str, trial: TrialId, call: Callable[[], object]) -> None:
         try:
             call()
         except MqtuneError:

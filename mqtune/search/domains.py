@@ -1,4 +1,4 @@
-"""The functions that make the domains of a search space."""
+"""Functions that return the domains of a search space."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from mqtune.search.kinds import (
 )
 from mqtune.search.values import integer, number
 
-#: Up to here each whole number is a float, so k * q and (k + 1) * q differ.
+#: Largest number of steps from 0. Up to this every integer is a float, so k * q and (k + 1) * q differ.
 MAX_STEPS: Final = 2**53
-#: Beyond this number of standard deviations, a normal distribution's tail is 0 as a float.
+#: Beyond this number of standard deviations, the tail of a normal distribution is 0 as a float.
 _FAR_SDS: Final = 40
-#: A definition lists all values of a choice.
+#: Largest number of values, because a definition has a list of them.
 MAX_VALUES: Final = 10_000
 
 
@@ -76,19 +76,20 @@ def _chosen(kind: type[Choice], name: str, values: object) -> Domain:
 
 @with_hints({}, OF_DOMAINS)
 def uniform(low: float, high: float) -> Domain:
-    """Return the floats from *low* to *high*, evenly spread."""
+    """Return a domain of floats from *low* to *high*, uniformly distributed."""
     return _interval("uniform", low, high, log=False)
 
 
 def loguniform(low: float, high: float) -> Domain:
-    """Return the floats from *low* (above 0) to *high*, evenly spread in a log scale."""
+    """Return a domain of floats from *low* (above 0) to *high*, uniform in a log scale."""
     return _interval("loguniform", low, high, log=True)
 
 
 def reverseloguniform(low: float, high: float) -> Domain:
-    """Return the floats from *low* (at least 0) to *high* (below 1), with 1 - x log-uniform.
+    """Return a domain of floats x from *low* to *high*, with 1 - x uniform in a log scale.
 
-    Meant for values close to 1, such as a momentum: ``reverseloguniform(0.9, 0.999)``.
+    *low* is at least 0, and *high* below 1. Use it for values close to 1, such as a momentum:
+    ``reverseloguniform(0.9, 0.999)``.
     """
     _check_bounds(
         "reverseloguniform",
@@ -102,20 +103,20 @@ def reverseloguniform(low: float, high: float) -> Domain:
 
 
 def quniform(low: float, high: float, q: float) -> Domain:
-    """Return the multiples of *q* from *low* to *high* as floats, each equally likely.
+    """Return a domain of float multiples of *q* from *low* to *high*, each equally likely.
 
-    ``quniform(0.25, 1, 0.1)`` gives 0.3, 0.4, … 1.0.
+    ``quniform(0.25, 1, 0.1)`` has 0.3, 0.4, … 1.0.
     """
     return _multiples("quniform", low, high, q)
 
 
 def qloguniform(low: float, high: float, q: float) -> Domain:
-    """Return the multiples of *q* from *low* (above 0) to *high* as floats, log-uniform."""
+    """Return a domain of float multiples of *q* from *low* (above 0) to *high*, log-uniform."""
     return _multiples("qloguniform", low, high, q, log=True)
 
 
 def normal(mean: float, sd: float) -> Domain:
-    """Return floats from the normal distribution with this mean and standard deviation.
+    """Return a domain of normally distributed floats with this mean and standard deviation.
 
     Raises:
         SpaceError: *sd* is not above 0, or an argument is not a finite number.
@@ -124,7 +125,7 @@ def normal(mean: float, sd: float) -> Domain:
 
 
 def qrandn(mean: float, sd: float, q: float) -> Domain:
-    """Return floats from a normal distribution, each rounded to the nearest multiple of *q*.
+    """Return a domain of floats from a normal distribution, rounded to multiples of *q*.
 
     Raises:
         SpaceError: *sd* or *q* is not above 0, an argument is not finite, or *q* is too small for such floats.
@@ -147,7 +148,7 @@ def _moments(name: str, mean: object, sd: object) -> tuple[float, float]:
 
 @with_hints({}, OF_DOMAINS)
 def randint(low: int, high: int) -> Domain:
-    """Return the integers from *low* to *high*, **high included**, each equally likely.
+    """Return a domain of integers from *low* to *high*, **included**, each equally likely.
 
     Ray Tune's ``randint`` and ``lograndint`` exclude *high*: ``randint(0, 10)`` there is ``randint(0, 9)`` here.
     """
@@ -155,31 +156,40 @@ def randint(low: int, high: int) -> Domain:
 
 
 def qrandint(low: int, high: int, q: int) -> Domain:
-    """Return the multiples of *q* from *low* to *high*, **high included**, each equally likely."""
+    """Return a domain of integer multiples of *q* from *low* to *high*, each equally likely.
+
+    **high is included** if it is a multiple.
+    """
     return _multiples("qrandint", low, high, q, whole=True)
 
 
 def lograndint(low: int, high: int) -> Domain:
-    """Return the integers from *low* (above 0) to *high*, **high included**, log-uniform."""
+    """Return a domain of integers from *low* (above 0) to *high*, **included**, log-uniform."""
     return _multiples("lograndint", low, high, 1, log=True, whole=True)
 
 
 def qlograndint(low: int, high: int, q: int) -> Domain:
-    """Return the multiples of *q* from *low* (above 0) to *high*, **included**, log-uniform."""
+    """Return a domain of integer multiples of *q* from *low* (above 0) to *high*, log-uniform.
+
+    **high is included** if it is a multiple.
+    """
     return _multiples("qlograndint", low, high, q, log=True, whole=True)
 
 
 def choice(values: Sequence[object]) -> Domain:
-    """Return one of *values*, each equally likely. They may be lists and dicts.
+    """Return a domain of *values*, each equally likely. Values may be lists and dicts.
 
-    A value may contain domains, which are sampled if it is chosen:
+    A value may contain domains, which are sampled if the value is chosen:
     ``choice([{"name": "adam", "lr": loguniform(1e-5, 1e-1)}, {"name": "sgd", "momentum": uniform(0, 1)}])``.
     """
     return _chosen(Choice, "choice", values)
 
 
 def ordinal(values: Sequence[object]) -> Domain:
-    """Return one of *values*, each equally likely. Models and PBT treat neighbours as similar."""
+    """Return a domain of *values* in a meaningful order, each equally likely.
+
+    Models and PBT treat neighbours as similar.
+    """
     options = _options("ordinal", values)
     if has_domain(options):
         raise SpaceError(f"ordinal: {written(options)} holds a domain, and has no order; use choice")
@@ -187,9 +197,9 @@ def ordinal(values: Sequence[object]) -> Domain:
 
 
 def finrange(low: float, high: float, size: int, *, cast_int: bool = False) -> Domain:
-    """Return one of *size* evenly spaced floats from *low* to *high*, both included.
+    """Return a domain of *size* evenly spaced floats from *low* to *high*, both included.
 
-    With *cast_int* each is rounded to an integer.
+    With *cast_int*, each one is rounded to an integer.
     """
     _check_bounds("finrange", number("finrange", "low", low), number("finrange", "high", high), log=False)
     shares = _evenly("finrange", size)
@@ -197,10 +207,10 @@ def finrange(low: float, high: float, size: int, *, cast_int: bool = False) -> D
 
 
 def logfinrange(low: float, high: float, size: int, *, cast_int: bool = False) -> Domain:
-    """Return one of *size* floats from *low* (above 0) to *high*, evenly spaced in a log scale.
+    """Return a domain of *size* floats from *low* to *high*, evenly spaced in a log scale.
 
-    Both bounds are included. With *cast_int* each is rounded: ``logfinrange(8, 512, 7, cast_int=True)`` has the powers
-    of 2.
+    Both bounds are included. With *cast_int*, each float is rounded to an integer:
+    ``logfinrange(8, 512, 7, cast_int=True)`` has the powers of 2.
     """
     interval = _interval("logfinrange", low, high, log=True)
     middle = _evenly("logfinrange", size)[1:-1]
@@ -223,20 +233,21 @@ def _evenly(name: str, size: int) -> list[float]:
 
 
 def grid_search(values: Sequence[object]) -> Domain:
-    """Return one of *values*. A grid visits each combination of ``grid_search`` entries once.
+    """Return a domain: *values*, all of which are tried.
 
-    A value may contain domains, as in :func:`choice`, and further ``grid_search`` entries.
+    A grid has each combination of ``grid_search`` values once. A value may contain domains, as in :func:`choice`, and
+    further ``grid_search`` entries.
     """
     return _chosen(Grid, "grid_search", values)
 
 
 def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
-    """Return the value that *function* computes from the rest of the config.
+    """Return a domain whose value *function* computes from the rest of the config.
 
-    It receives a read-only view of the whole config: ``sample_from(lambda config: config["width"] * 2)``, or in Ray
-    Tune's form ``sample_from(lambda spec: spec.config.width * 2)``. It may read other ``sample_from`` values that don't
-    depend on its own. The driver alone calls it, once when the space is built and once for each config. For
-    reproducible runs its result must depend on the view alone.
+    The function gets a read-only view of the whole config: ``sample_from(lambda config: config["width"] * 2)``, or in
+    Ray Tune's form ``sample_from(lambda spec: spec.config.width * 2)``. It may read other ``sample_from`` values,
+    unless they depend on its own. Only the driver calls it: once when the space is created, and once for each config.
+    For reproducible runs the result must depend only on the view.
 
     Raises:
         SpaceError: *function* can't be called.
@@ -268,10 +279,13 @@ _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
 
 
 def domain_of(description: Mapping[str, object], unknown: Domain | None = None) -> Domain:
-    """Return the domain that ``Domain.describe`` described, or *unknown* if it can't be rebuilt.
+    """Rebuild a domain from the result of ``Domain.describe``.
+
+    Args:
+        unknown: the domain to return if the domain can't be rebuilt.
 
     Raises:
-        SpaceError: it can't be rebuilt, and *unknown* is None.
+        SpaceError: the domain can't be rebuilt without the user's code, and *unknown* is None.
     """
     arguments = dict(description)
     name = arguments.pop("domain", "")
@@ -285,7 +299,7 @@ def domain_of(description: Mapping[str, object], unknown: Domain | None = None) 
 
 
 def definition_of(description: Mapping[str, Any], unknown: Domain | None = None) -> object:
-    """Return the definition that ``describe_definition`` described.
+    """Rebuild a part of a space from the result of ``describe_definition``.
 
     Raises:
         SpaceError: as :func:`domain_of`.

@@ -1,4 +1,4 @@
-"""Configs as arrays of numbers from 0 to 1, for models."""
+"""Converts configs to arrays of numbers from 0 to 1 and back, for models."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ _IS: Final = "="
 
 
 class Encoding:
-    """Configs of a space as rows of numbers from 0 to 1, and back.
+    """Converts configs of a space to rows of numbers from 0 to 1, and back.
 
-    A domain with an order has one column: the share of samples below a value, or the middle of its stretch for a
-    multiple, integer or ordinal. A ``choice`` has a column for each value: 1 for the chosen one, else 0. Constants,
-    computed values and domains of one value have no column. Values that a config lacks, as another entry was chosen,
-    are NaN.
+    A domain with an order has one column: the share of samples that are lower than the value. For multiples, integers
+    and ordinals it is the middle of the range of shares that have this value. A ``choice`` has a column for each value:
+    1 for the chosen value, else 0. Constants, computed values and domains with a single value have no column. If a
+    config lacks a value, because a choice has another entry, its columns are NaN.
 
-    Any row of numbers from 0 to 1 can be decoded: the largest column of a choice counts. The constraint may refuse the
-    result (``Space.allows``). Encoding and decoding preserves listed values and multiples exactly, and other floats up
-    to rounding. Values of a normal distribution must lie within about five standard deviations.
+    Any row of numbers from 0 to 1 can be decoded. For a choice the largest of its columns counts. The space's
+    constraint may refuse the result (``Space.allows``). Encoding and decoding preserves listed values and multiples
+    exactly, and other floats up to rounding. Values of a normal distribution must lie within about five standard
+    deviations of the mean.
 
     Attributes:
-        columns: the columns' names: paths such as ``optimizer/0/lr``, and for choices ``optimizer=0``, with the index
-            of the value.
+        columns: the names of the columns. They are paths, such as ``optimizer/0/lr``. For a choice the index of the
+            value follows: ``optimizer=0``.
     """
 
     def __init__(self, space: Space) -> None:
@@ -65,12 +66,15 @@ class Encoding:
         """Return the config of each row.
 
         Raises:
-            SpaceError: a row has another number of columns, or a needed number is not from 0 to 1.
+            SpaceError: a row has another number of columns, or a number that is needed is not from 0 to 1.
         """
         numbers = np.asarray(rows, dtype=float)
         if numbers.ndim != 2 or numbers.shape[1] != len(self.columns):  # noqa: PLR2004 - rows and columns
-            raise SpaceError(f"an array of shape {numbers.shape} is none of rows with {len(self.columns)} columns")
-        # NumPy is many times slower for one number at a time.
+            raise SpaceError(
+                f"the array of shape {numbers.shape} does not have rows of {len(self.columns)} columns, one for each "
+                "config"
+            )
+        # Lists are many times faster than NumPy arrays for single numbers.
         return [self._config(row) for row in numbers.tolist()]
 
     def _config(self, row: list[float]) -> Config:
@@ -85,7 +89,7 @@ class Encoding:
 
 
 class _Codec:
-    """The column of a domain that has a value for each share."""
+    """Converts a value to one column, and back: the share of samples that are lower."""
 
     width = 1
 
@@ -103,7 +107,7 @@ class _Codec:
 
 
 class _OneHot(_Codec):
-    """A column for each value of a choice, unless it has a single value."""
+    """Converts a choice to a column for each value, and back. A single value has no column."""
 
     def __init__(self, domain: Domain) -> None:
         super().__init__(domain)

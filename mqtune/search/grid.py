@@ -1,4 +1,4 @@
-"""Grid search: each point of the grid once."""
+"""Grid search: proposes each point of the grid once."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.random import generator
 from mqtune.search.space import Space
 
-#: Samples per point to find a config that is not to be skipped.
+#: Largest number of samples at a point, to find a config that need not be skipped.
 _SAMPLES: Final = 20
 
 
 class GridSearcher(Searcher):
     """Proposes each point of the space's ``grid_search`` entries once, in nested-loop order.
 
-    Other values are sampled for each point. Configs that are tried anyway, or were abandoned, are skipped.
+    Other values are sampled for each point. Configs of abandoned trials, and of trials that a user has added, are
+    skipped.
 
     Args:
-        space: the search space. It needs a ``grid_search`` entry.
+        space: the search space, with at least one ``grid_search`` entry.
         seed: the same seed gives the same sampled values.
     """
 
@@ -49,9 +50,10 @@ class GridSearcher(Searcher):
         return None
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Advance to the next point. Return *config* if it has that point's values, else the point.
+        """Advance to the next point.
 
-        Sampled values may differ if an earlier version began the experiment.
+        Return *config* if it belongs to that point, else the point's config. Its sampled values may differ from those
+        of now, if another version of mqtune began the experiment.
         """
         suggested = self.suggest(trial)
         is_point = suggested is not None and self._space.grid_point(suggested) == self._space.grid_point(config)

@@ -1,4 +1,4 @@
-"""The domains that a search space is made of."""
+"""The classes of domains in a search space."""
 
 from __future__ import annotations
 
@@ -17,45 +17,48 @@ from mqtune.search.values import MAX_DEPTH, copy_value, integer, is_same, number
 
 
 class Domain(ABC):
-    """The values that one entry of a config may have. Immutable."""
+    """The possible values of one entry of a config, and their distribution. Immutable."""
 
     def sample(self, rng: random.Random) -> object:
-        """Return one value. The same state of *rng* gives the same value."""
+        """Return a random value. The same state of *rng* gives the same value."""
         return self.at(rng.random())
 
     @abstractmethod
     def at(self, share: float) -> object:
-        """Return the value that has the share *share*, from 0 to 1, of all samples below it."""
+        """Return the value below which a share of all samples lies; *share* is from 0 to 1."""
 
     def share(self, value: object) -> float:
-        """Return the share, from 0 to 1, at which *value* lies: the inverse of :meth:`at`."""
+        """Return the share of samples, from 0 to 1, that are lower than *value*.
+
+        This is the inverse of :meth:`at`.
+        """
         raise SpaceError(f"{self} has no order of its values")
 
     @abstractmethod
     def check(self, value: object) -> object:
-        """Return *value* as :meth:`sample` would have returned it.
+        """Return *value* in the type in which :meth:`sample` returns it.
 
         Raises:
-            SpaceError: it is not in this domain.
+            SpaceError: the value is not in this domain.
         """
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
-        """Return the definition, in values that a message can carry."""
+        """Return a description of plain values, from which ``domain_of`` rebuilds the domain."""
 
     @property
     def size(self) -> int | None:
-        """The number of different values, or None if they can't be counted."""
+        """Number of different values. None if they can't be counted."""
         return None
 
     def values(self) -> Iterator[object]:
-        """Yield each different value once. Needs a ``size``."""
+        """Yield each different value once. Raise SpaceError if they can't be counted."""
         raise SpaceError(f"the values of {self} can't be counted")
 
 
 @dataclass(frozen=True)
 class Constant(Domain):
-    """One value, which every config has."""
+    """A single value, the same in every config."""
 
     value: object
 
@@ -86,7 +89,7 @@ class Constant(Domain):
 
 @dataclass(frozen=True)
 class Interval(Domain):
-    """The floats from low to high, uniform in their values or logarithms."""
+    """The floats from low to high, uniform or, with ``log``, log-uniform."""
 
     name: str
     low: float
@@ -123,7 +126,7 @@ class Interval(Domain):
 
 @dataclass(frozen=True)
 class ReverseInterval(Interval):
-    """The floats from low to high, below 1, whose distance to 1 is log-uniform."""
+    """The floats from low to high, all below 1, whose difference from 1 is log-uniform."""
 
     def at(self, share: float) -> float:
         return min(max(1 - math.exp(between(*self._logs, 1 - share)), self.low), self.high)
@@ -138,10 +141,10 @@ class ReverseInterval(Interval):
 
 @dataclass(frozen=True)
 class Multiples(Domain):
-    """The multiples of q from low to high, ints if ``whole`` and floats otherwise.
+    """The multiples of q from low to high: ints if ``whole``, else floats.
 
-    q counts as the decimal number that it is written as, so 3 * 0.1 is 0.3. Without ``log`` each multiple is equally
-    likely. With it, k * q is as likely as (k - 1/2) * q to (k + 1/2) * q in a log scale.
+    q is taken as an exact decimal number, so 3 * 0.1 is 0.3. Without ``log``, each multiple is equally likely. With
+    ``log``, k * q has the probability of the log-uniform range from (k - 1/2) * q to (k + 1/2) * q.
     """
 
     name: str
@@ -174,6 +177,7 @@ class Multiples(Domain):
         return math.floor(Fraction(str(self.high)) / self._step)
 
     def steps(self, value: float) -> int:
+        """Return a value divided by q, rounded to an integer."""
         return round(Fraction(str(value)) / self._step)
 
     def share(self, value: Any) -> float:
@@ -183,7 +187,8 @@ class Multiples(Domain):
         return (steps - self.first + 0.5) / self.size
 
     def value(self, steps: int) -> int | float:
-        # Python divides whole numbers exactly and rounds once.
+        """Return the value that is *steps* times q."""
+        # Python's division of two integers rounds only once.
         numerator, denominator = self._ratio
         return steps * numerator // denominator if self.whole else steps * numerator / denominator
 
@@ -235,7 +240,7 @@ class Normal(Domain):
         return rng.normalvariate(self.mean, self.sd)
 
     def at(self, share: float) -> float:
-        # 0 and 1 would give infinities.
+        # Shares of 0 and 1 would give infinity.
         return self._distribution.inv_cdf(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))
 
     def share(self, value: Any) -> float:
@@ -259,7 +264,7 @@ class Normal(Domain):
 class RoundedNormal(Normal):
     """Floats from a normal distribution, each rounded to the nearest multiple of q.
 
-    q counts as the decimal number that it is written as.
+    q is taken as an exact decimal number, so 3 * 0.1 is 0.3.
     """
 
     q: float
@@ -278,7 +283,7 @@ class RoundedNormal(Normal):
         return self._rounded(super().at(share))
 
     def share(self, value: Any) -> float:
-        # The middle of the stretch that is rounded to this value.
+        # The middle of the range of shares that is rounded to this value.
         return (super().share(value - self.q / 2) + super().share(value + self.q / 2)) / 2
 
     def check(self, value: object) -> float:
@@ -314,7 +319,7 @@ class Choice(Domain):
         """Return the index of the first option that equals *value*.
 
         Raises:
-            SpaceError: no option does.
+            SpaceError: no option equals it.
         """
         plain = plain_value(value, "the value")
         for index, option in enumerate(self.options):
@@ -349,14 +354,14 @@ class Ordinal(Choice):
 
 @dataclass(frozen=True)
 class Grid(Choice):
-    """A choice whose values are the steps of a grid."""
+    """A choice all of whose values are tried by a grid."""
 
     name: str = "grid_search"
 
 
 @dataclass(frozen=True)
 class Entries(Domain):
-    """A choice or grid with domains in its entries. Its values are the entries' indexes."""
+    """A choice or grid whose entries contain domains. Its values are the indexes of the entries."""
 
     name: str
     entries: tuple[object, ...]
@@ -373,7 +378,9 @@ class Entries(Domain):
     def check(self, value: object) -> int:
         index = integer(str(self), "index", value)
         if not 0 <= index < len(self.entries):
-            raise SpaceError(f"{value!r} is not an index of {self}, which has 0 to {len(self.entries) - 1}")
+            raise SpaceError(
+                f"{value!r} is not the index of an entry of {self}; give a number from 0 to {len(self.entries) - 1}"
+            )
         return index
 
     def describe(self) -> dict[str, object]:
@@ -388,7 +395,10 @@ class Entries(Domain):
 
     @cached_property
     def names(self) -> list[str | int]:
-        """The first text of each entry if these differ, else the entries' indexes."""
+        """Names of the entries: the first text in each entry, if these differ.
+
+        Else the entries' indexes.
+        """
         names = [_text_in(entry) if isinstance(entry, Mapping) else written(entry) for entry in self.entries]
         return [*range(len(names))] if None in names or len(set(names)) < len(names) else [*map(str, names)]
 
@@ -402,12 +412,12 @@ def _text_in(entry: Mapping[str, object]) -> str | None:
 
 @dataclass(frozen=True)
 class Derived(Domain):
-    """A value that a function computes from the rest of the config. The driver alone calls it."""
+    """A value that a function computes from the rest of the config. Only the driver calls it."""
 
     function: Callable[[Mapping[str, object]], object]
 
     def at(self, share: float) -> object:
-        raise SpaceError(f"{self} has no value of its own; a Space computes it")
+        raise SpaceError(f"{self} has no values to draw from; a Space computes its value")
 
     def check(self, value: object) -> object:
         return plain_value(value, "the value")
@@ -427,7 +437,7 @@ class Derived(Domain):
 
 
 def between(low: float, high: float, share: float) -> float:
-    """Return the float at *share*, from 0 to 1, between two bounds, never outside them."""
+    """Return the float at the position *share* between two bounds: *low* for 0, *high* for 1."""
     return min(max((1 - share) * low + share * high, low), high)
 
 
@@ -436,19 +446,18 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def _part(share: float, parts: int) -> int:
-    """Return the index of the equal part in which *share* lies."""
+    """Return the index of the part of *share* if the range from 0 to 1 has *parts* equal parts."""
     return min(int(share * _SHARES) * parts // _SHARES, parts - 1)
 
 
-#: The number of different shares of random generators, and the smallest one above 0.
+#: Number of different numbers from 0 to 1 that a random generator returns.
 _SHARES: Final = 2**53
-
-
+#: The smallest of them above 0.
 _LEAST_SHARE: Final = 1 / _SHARES
 
 
 def has_domain(definition: object, depth: int = 0) -> bool:
-    """Return whether a definition contains a domain, at any allowed depth."""
+    """Return whether a part of a space contains a domain, down to ``MAX_DEPTH`` levels."""
     if isinstance(definition, Mapping):
         definition = list(definition.values())
     if not isinstance(definition, list | tuple) or depth > MAX_DEPTH:
@@ -457,10 +466,12 @@ def has_domain(definition: object, depth: int = 0) -> bool:
 
 
 def plain_definition(definition: Any, where: str, depth: int = 0) -> Any:
-    """Return a copy of a definition: domains in dicts and lists of plain values.
+    """Return a copy of a part of a space, with plain values and domains in dicts and lists.
+
+    *where* names the part, for errors.
 
     Raises:
-        SpaceError: a message can't carry the value at *where*.
+        SpaceError: a value can't be sent to a worker.
     """
     if isinstance(definition, Domain):
         return definition
@@ -474,7 +485,7 @@ def plain_definition(definition: Any, where: str, depth: int = 0) -> Any:
 
 
 def describe_definition(definition: Any) -> dict[str, object]:
-    """Return the description of a plain definition, in values that a message can carry."""
+    """Return a description of a part of a space in plain values; ``definition_of`` rebuilds it."""
     if isinstance(definition, Domain):
         return definition.describe()
     if not has_domain(definition):
@@ -485,7 +496,7 @@ def describe_definition(definition: Any) -> dict[str, object]:
 
 
 def written(definition: object) -> str:
-    """Return a definition as Python code."""
+    """Return a part of a space as Python code, for messages."""
     if isinstance(definition, Mapping):
         return f"{{{', '.join(f'{key!r}: {written(inner)}' for key, inner in definition.items())}}}"
     if isinstance(definition, list | tuple):

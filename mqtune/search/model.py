@@ -1,4 +1,4 @@
-"""Base of searchers that ask another library's model."""
+"""Base class of searchers that get configs from another library's model."""
 
 from __future__ import annotations
 
@@ -18,32 +18,36 @@ from mqtune.search.base import WAIT, Later, Searcher, Suggestion, fingerprint
 from mqtune.search.kinds import Choice, Domain, Entries, Interval, Multiples, Normal, Ordinal, ReverseInterval
 from mqtune.search.space import Space
 
-#: The tail of a normal distribution that is cut off, as models need bounds.
+#: The share of a normal distribution that is cut off at each end, because models need bounds.
 _TAIL: Final = 1e-6
 
-
+#: The domains that models support.
 MODELLED: Final = (Interval, Multiples, Normal, Choice, Entries)
 
 
 class Kind(Enum):
-    """Whether a model's parameter is an interval, whole steps, or an index into a list."""
+    """The kinds of a model's parameters."""
 
+    #: Floats.
     INTERVAL = "interval"
+    #: Integers.
     STEPS = "steps"
-    #: Indexes into a list, from 0, whose order means something, or does not.
+    #: Indexes into a list, from 0, in a meaningful order.
     ORDERED = "ordered"
+    #: Indexes into a list, from 0, without a meaningful order.
     UNORDERED = "unordered"
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A domain as a model's parameter, with conversions.
+    """A parameter of a model that stands for a domain of the space.
 
     Attributes:
+        low: the lower bound, included.
         high: the upper bound, included.
         log: whether the model should use a log scale.
-        to_value: converts the model's value to the space's.
-        to_param: converts the space's value to the model's.
+        to_value: converts a value of the parameter to a value of the domain.
+        to_param: converts a value of the domain to a value of the parameter.
     """
 
     kind: Kind
@@ -55,17 +59,17 @@ class Parameter:
 
 
 def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
-    """Return a domain as a parameter of a model.
+    """Return a model's parameter for a domain.
 
-    Multiples become numbers of steps, and choices become indexes. A reversed interval becomes the distance from 1, and
-    a normal distribution the share of samples below a value, without its tails.
+    A multiple becomes its number of steps, and a choice the index of its value. A reversed interval becomes the
+    difference from 1. A normal distribution becomes the share of lower samples, without the tails.
 
     Args:
-        searcher: the asking searcher, for error texts.
-        library: the model's library, for error texts.
+        searcher: the searcher's name, for errors.
+        library: the name of the model's library, for errors.
 
     Raises:
-        ConfigurationError: the domain is a class of the user's own.
+        ConfigurationError: the domain's class is not in ``MODELLED``.
     """
     match domain:
         case ReverseInterval():
@@ -102,13 +106,13 @@ def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
 
 
 def interval(domain: Interval) -> Parameter:
-    """Return an interval as a parameter of plain numbers."""
+    """Return a parameter with the same values as an interval."""
     low, high = domain.low, domain.high
     return Parameter(Kind.INTERVAL, low, high, domain.log, lambda param: _between(low, float(param), high), float)
 
 
 def shares(domain: Domain, tail: float = 0.0) -> Parameter:
-    """Return a domain as a parameter: the share of samples below a value.
+    """Return a parameter whose value is the share of the domain's samples that are lower.
 
     Args:
         domain: a domain with an order.
@@ -131,7 +135,7 @@ def _between(low: float, value: float, high: float) -> float:
 
 @dataclass(slots=True)
 class Record:
-    """A trial's current config in the form of its model."""
+    """A trial's config, as the model knows it. Subclasses add the model's own data."""
 
     config: Config
 
@@ -140,13 +144,13 @@ R = TypeVar("R", bound=Record)
 
 
 class ModelSearcher(Searcher, Generic[R]):
-    """A searcher that asks a model for configs, and feeds it the trials' results.
+    """A searcher that asks a model for configs, and tells it the trials' results.
 
-    If a trial continues with another config, the model sees its old trial stopped early and a new trial. A resumed
-    driver feeds the model from the journal, and requests nothing twice.
+    If a trial continues with another config, the model sees two trials: the first is stopped early, and a second one
+    begins. A resumed driver tells the model all results in the journal, without asking for the configs again.
 
     Args:
-        seed: None for the experiment's.
+        seed: the model's seed. None: the experiment's seed.
     """
 
     takes_several = True
@@ -158,10 +162,10 @@ class ModelSearcher(Searcher, Generic[R]):
         self._bound: tuple[Space, int] | None = None
         self._records: dict[TrialId, R] = {}
         #: Suggestions whose trial is not queued yet, oldest first.
-        self._asked: deque[R] = deque()
+        self._suggested: deque[R] = deque()
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Make the model.
+        """Create the model.
 
         Raises:
             ConfigurationError: this searcher belongs to another experiment.
@@ -176,36 +180,39 @@ class ModelSearcher(Searcher, Generic[R]):
 
     @abstractmethod
     def _begin_model(self, seed: int) -> None:
-        """Make the model from ``_space`` and ``_objective``."""
+        """Create the model from ``_space`` and ``_objective``."""
 
     @abstractmethod
     def _ask(self) -> R | Literal[Later.WAIT] | None:
-        """Return the record of the model's suggestion, WAIT or None."""
+        """Ask the model for a config. Return its record, WAIT, or None if there are no more."""
 
     @abstractmethod
     def _begin(self, config: Config) -> R:
-        """Return the record of a config that the model did not suggest."""
+        """Tell the model of a config that it has not suggested, and return its record."""
 
     @abstractmethod
     def _hear(self, record: R, step: int | None, metrics: Metrics) -> None:
-        """Add a report. *step* is None if it has no step."""
+        """Tell the model of a report.
+
+        *step* is its ``training_iteration``, None if that is not an integer.
+        """
 
     @abstractmethod
     def _tell(self, record: R, status: TrialStatus) -> None:
-        """Record the end of a trial, or its pause, after which it is not pending."""
+        """Tell the model that a trial has ended or is paused. It is no longer pending then."""
 
     def _go_on(self, record: R) -> None:
-        """Record that a trial continues with the same config."""
+        """Tell the model that a trial continues with the same config."""
 
     def suggest(self, trial: TrialId) -> Suggestion:
         record = self._ask()
         if record is None or record is WAIT:
             return record
-        self._asked.append(record)
+        self._suggested.append(record)
         return copy.deepcopy(record.config)
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Adopt the earlier suggestion, without asking the model."""
+        """Tell the model of the earlier suggestion, without asking for it again."""
         self.adopt(trial, config)
         return config
 
@@ -213,19 +220,22 @@ class ModelSearcher(Searcher, Generic[R]):
         self._records[trial] = self._begin(config)
 
     def on_queue(self, trial: Trial) -> None:
-        """Assign a suggestion to its trial, or begin a new one for the model if the config changed."""
+        """Assign a suggestion to its trial.
+
+        If the config has changed, begin another trial in the model.
+        """
         record = self._records.get(trial.id)
         if record is None:
-            self._records[trial.id] = self._suggested(trial.config)
+            self._records[trial.id] = self._take_suggested(trial.config)
         elif fingerprint(record.config) != fingerprint(trial.config):
             self._tell(record, TrialStatus.EARLY_STOPPED)
             self.adopt(trial.id, trial.config)
         else:
             self._go_on(record)
 
-    def _suggested(self, config: Config) -> R:
-        record = next(asked for asked in self._asked if fingerprint(asked.config) == fingerprint(config))
-        self._asked.remove(record)
+    def _take_suggested(self, config: Config) -> R:
+        record = next(record for record in self._suggested if fingerprint(record.config) == fingerprint(config))
+        self._suggested.remove(record)
         return record
 
     def on_report(self, trial: Trial, report: Report) -> None:
@@ -243,4 +253,4 @@ class ModelSearcher(Searcher, Generic[R]):
 
     @abstractmethod
     def _model(self) -> Description:
-        """Return the model's part of the description."""
+        """Return the searcher's own arguments, for its description."""

@@ -1,4 +1,4 @@
-"""Configs that a user wants to be tried first."""
+"""Tries a user's configs first, before those of another searcher."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from mqtune.search.values import copy_value
 
 
 class InitialPoints(Telling):
-    """Proposes given points in order, then the configs of another searcher.
+    """Proposes given configs (points) in order, then the configs of another searcher.
 
-    The points don't affect that searcher's suggestions, with two exceptions. A RandomSearcher over a small finite space
-    counts them as proposed, and a GridSearcher skips them.
+    The points don't change the other searcher's suggestions, with two exceptions. A RandomSearcher over a small finite
+    space counts them as proposed, and a GridSearcher skips them.
 
     Args:
-        points: configs, or parts of configs. Missing values are sampled, once.
-        searcher: the other searcher, or its name, as for ``Tuner``. The default is a RandomSearcher.
-        space: the space of the points. The default is the experiment's.
-        seed: the same seed gives the same sampled values. Without *space* it is the experiment's.
+        points: configs, or parts of configs. Missing values are sampled once.
+        searcher: the other searcher, or its name as for ``Tuner``. The default is a RandomSearcher.
+        space: the space of the points. The default is the experiment's space.
+        seed: seed of the sampled values. Without *space* the experiment's seed is used.
 
     Raises:
-        SpaceError: a point has an unknown key or a value outside its domain. The text names the point's index.
+        SpaceError: a point has an unknown key, or a value outside its domain. The message has the point's index.
     """
 
     takes_several = True
@@ -62,16 +62,21 @@ class InitialPoints(Telling):
                 f"InitialPoints: searcher={searcher!r} is not a searcher, nor one of {', '.join(searcher_names())}"
             )
         self._given = list(points)
+        #: The user's other searcher. None for a RandomSearcher.
         self._after = searcher
         self._bound: tuple[Space, int] | None = None
+        #: Whether the user has given the space.
         self._has_own = space is not None
         self.adaptive = searcher is not None and searcher.adaptive
         self.is_slow = searcher is not None and searcher.is_slow
         self.wants_whole_trials = searcher is not None and searcher.wants_whole_trials
+        #: Index of the next point.
         self._next = 0
-        #: Suggested points, and added trials, that are not queued yet.
+        #: Fingerprints of suggested points whose trial is not queued yet.
         self._asked: list[str] = []
+        #: Trials that a user has added, and that are not queued yet.
         self._added: set[TrialId] = set()
+        #: Fingerprints of abandoned configs.
         self._abandoned: set[str] = set()
         if space is not None:
             check_arguments("InitialPoints", space, seed)
@@ -79,11 +84,11 @@ class InitialPoints(Telling):
 
     @property
     def count(self) -> int | None:
-        """The number of points, or None if another searcher was given."""
+        """Number of points. None if another searcher was given, which has further configs."""
         return len(self._given) if self._after is None else None
 
     def check_space(self, space: Space) -> None:
-        """Check the points, and the other searcher.
+        """Check that the points are in the space, and that the other searcher can use it.
 
         Raises:
             SpaceError: a point is not in the space.
@@ -101,7 +106,7 @@ class InitialPoints(Telling):
             self._after.check_objective(objective)
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Complete the points, and have the other searcher avoid them.
+        """Complete the points, and tell the other searcher not to suggest them.
 
         Raises:
             ConfigurationError: this searcher belongs to another experiment.
@@ -118,7 +123,7 @@ class InitialPoints(Telling):
 
     def _complete_points(self, space: Space, seed: int, searcher: Searcher) -> None:
         self._bound, self._seed, self._searcher = (space, seed), seed, searcher
-        # A random stream of its own: a searcher with the same seed draws other numbers.
+        # The prefix makes a different random stream than that of a searcher with the same seed.
         rng = random.Random(f"points {seed}")
         self._points: list[Config] = []
         for index, point in enumerate(self._given):
@@ -135,20 +140,20 @@ class InitialPoints(Telling):
         self._searcher.learn(trial)
 
     def suggest(self, trial: TrialId) -> Suggestion:
-        point = self._point()
+        point = self._next_point()
         if point is None:
             return self._searcher.suggest(trial)
         self._asked.append(fingerprint(point))
         return point
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        point = self._point()
+        point = self._next_point()
         if point is None:
             return self._searcher.replay(trial, config)
         self._searcher.adopt(trial, config)
         return point
 
-    def _point(self) -> Config | None:
+    def _next_point(self) -> Config | None:
         while self._next < len(self._points):
             config: Config = copy_value(self._points[self._next])
             self._next += 1
@@ -164,7 +169,10 @@ class InitialPoints(Telling):
         self._searcher.avoid(config)
 
     def on_queue(self, trial: Trial) -> None:
-        """Notify the other searcher. A point's trial is known only now."""
+        """Notify the other searcher.
+
+        If the trial has a suggested point, let the other searcher adopt it first.
+        """
         is_added = trial.id in self._added
         self._added.discard(trial.id)
         if self._asked and not is_added and trial.attempt.number == 1:
@@ -175,7 +183,7 @@ class InitialPoints(Telling):
         super().on_queue(trial)
 
     def on_abandon(self, trial: Trial) -> None:
-        """Skip the points that equal its config from now on."""
+        """Skip points with the trial's config from now on."""
         self._abandoned.add(fingerprint(trial.config))
         super().on_abandon(trial)
 
@@ -193,7 +201,7 @@ def _named(index: int) -> Iterator[None]:
 
 
 class Nobody(Searcher):
-    """Proposes nothing: the driver's caller adds the trials."""
+    """Proposes nothing: a user's program adds the trials."""
 
     kind = "nobody"
     takes_several = True
@@ -203,10 +211,10 @@ class Nobody(Searcher):
 
 
 def searcher_of(description: Description, space: Space) -> Searcher:
-    """Return the searcher of a definition, in its initial state.
+    """Rebuild a searcher, in its initial state, from its description in a definition.
 
     Raises:
-        ConfigurationError: its class, or a function of its own space, exists only in the user's code.
+        ConfigurationError: the searcher's class, or a function in its own space, exists only in the user's code.
     """
     inner = dict(description)
     points, points_seed = inner.pop("points", None), inner.pop("points_seed", 0)

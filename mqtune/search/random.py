@@ -13,28 +13,29 @@ from mqtune.search.values import copy_value
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: Spaces of at most this size are searched without repeats. In larger ones repeats are rare, and listing all configs
-#: would block the driver.
+#: Largest space that is searched without repeats. In larger ones repeats are rare, and listing all configs would block
+#: the driver.
 MAX_COUNTED: Final = 10_000
 
-#: Samples to find a new config, before all configs are listed.
+#: Largest number of samples to find a new config. After that, all configs are listed.
 SAMPLES_BEFORE_COUNTING: Final = 20
-#: Samples to find a config that was not abandoned, in a larger space.
+#: Largest number of samples to find a config that was not abandoned, in a larger space.
 _MOST_SAMPLES: Final = 1000
 
 
 class RandomSearcher(Searcher):
-    """Samples each config from the space, independently of the others and of every report.
+    """Samples each config from the space, independently of other configs and of reports.
 
-    It is exhausted only when each config was abandoned. An abandoned config is never proposed again.
+    An abandoned config is never proposed again. The searcher has no more configs only when all were abandoned.
 
-    With ``grid_search`` entries it walks the grid again and again, and samples the other values for each point, so
-    ``max_trials`` alone limits the number of trials.
+    With ``grid_search`` entries, the points of the grid are tried in turn, again and again, and the other values are
+    sampled for each. So only ``max_trials`` limits the number of trials.
 
-    A space of at most 10,000 different configs is sampled without repeats until each config was proposed, for each
-    point of the grid. Then it starts again.
+    A space of at most 10,000 different configs is sampled without repeats, for each point of the grid, until each
+    config was proposed. Then it starts again.
 
     Args:
+        space: the search space.
         seed: the same seed gives the same configs in the same order.
     """
 
@@ -52,7 +53,7 @@ class RandomSearcher(Searcher):
         self._counts = size is not None and size <= MAX_COUNTED
         self._seen: set[str] = set()
         self._abandoned: set[str] = set()
-        #: By grid point: remaining configs in random order, once sampling finds no new ones.
+        #: By fingerprint of a grid point, the remaining configs in random order. Filled when sampling finds no new one.
         self._left: dict[str, list[Config]] = {}
 
     def suggest(self, trial: TrialId) -> Config | None:
@@ -68,9 +69,9 @@ class RandomSearcher(Searcher):
         return None
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Count *config* as proposed, in place of the present suggestion, and return it.
+        """Draw the next suggestion, count *config* as proposed instead, and return *config*.
 
-        The two differ if an earlier version, which sampled differently, began the experiment.
+        The two differ if another version of mqtune, which sampled differently, began the experiment.
         """
         suggested = self.suggest(trial)
         if self._counts and suggested is not None and fingerprint(suggested) != fingerprint(config):
@@ -92,13 +93,16 @@ class RandomSearcher(Searcher):
 
     def _sample(self, point: dict[str, object], samples: int, without: set[str]) -> Config | None:
         for _ in range(samples):
-            config = self._drawn(point)
+            config = self._draw(point)
             if config is not None and (not without or fingerprint(config) not in without):
                 return config
         return None
 
-    def _drawn(self, point: dict[str, object]) -> Config | None:
-        """Return a sample, or None if configs are counted and the constraint refuses it."""
+    def _draw(self, point: dict[str, object]) -> Config | None:
+        """Return a sample at a grid point.
+
+        In a small space, return None if the constraint refuses it.
+        """
         if not self._counts:
             return self._space.draw(self._draws, point)
         config = self._space.config(next(self._draws) | point)
@@ -130,7 +134,7 @@ class RandomSearcher(Searcher):
 
 
 def generator(seed: int) -> Generator:
-    """Return a random number generator that depends on *seed* alone, which may be negative."""
-    import numpy as np  # noqa: PLC0415  - a driver starts its worker first, which then starts in parallel
+    """Return a random number generator that depends only on *seed*, which may be negative."""
+    import numpy as np  # noqa: PLC0415  - slow; the driver starts its worker before this
 
     return np.random.default_rng(seed if seed >= 0 else [-seed, 1])

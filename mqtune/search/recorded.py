@@ -1,4 +1,4 @@
-"""Searchers that propose recorded configs, to estimate the outcome of another search."""
+"""Searchers that propose an experiment's recorded configs, to simulate another search."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mqtune.search.values import copy_value
 
 
 class InRecordedOrder(Searcher):
-    """Proposes recorded configs, each once, in order.
+    """Proposes each recorded config once, in the recorded or in a shuffled order.
 
     Args:
-        configs: the configs.
-        shuffle: the seed of another order, or None for the recorded one.
+        configs: the configs, in the recorded order.
+        shuffle: the seed of a shuffled order. None keeps the recorded order.
     """
 
     takes_several = True
@@ -43,8 +43,13 @@ class InRecordedOrder(Searcher):
 class NearestRecorded(Telling):
     """Proposes the remaining recorded config that is nearest to another searcher's suggestion.
 
-    That searcher, made for *space*, learns the proposed config in place of its suggestion. Distances are those of
-    ``Encoding`` rows. A value that only one config has counts as the whole width of its domain.
+    The other searcher is told that the proposed config is tried instead of its suggestion. The distance is that of
+    ``Encoding`` rows. A value that only one of two configs has counts as a difference of 1, the width of a domain.
+
+    Args:
+        searcher: the other searcher, for *space*.
+        configs: the recorded configs.
+        space: the search space.
 
     Raises:
         SpaceError: a recorded config is not in the space.
@@ -86,7 +91,7 @@ class NearestRecorded(Telling):
 
     def _take_nearest(self, wanted: Config) -> Config:
         away = self._rows - self._encoding.encode([wanted])
-        # A value that both lack is NaN in both rows.
+        # A value that a config lacks is NaN in its row.
         here, theirs = np.isnan(self._rows), np.isnan(self._encoding.encode([wanted]))
         away[here & theirs] = 0.0
         away[here ^ theirs] = 1.0

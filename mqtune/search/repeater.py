@@ -1,4 +1,4 @@
-"""Each config several times, with the mean as its score."""
+"""Tries each config several times, and takes the mean as its score."""
 
 from __future__ import annotations
 
@@ -15,66 +15,78 @@ from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
 
+#: Largest number of repetitions of a config.
 _MOST_VALUES: Final = 1000
+#: The key of the other searcher in a description.
 OTHER: Final = "of"
-#: Limit of requests for a config that is not abandoned in all repetitions.
+#: Largest number of requests for a config with a repetition that is not abandoned.
 _SUGGESTIONS: Final = 25
-#: The other searcher's status of a config without a completed repetition: the first of these among its repetitions.
+#: The status that the other searcher gets for a config without a completed repetition: the first one of these that a
+#: repetition has.
 _STATUSES: Final = (TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED)
 
 
 @dataclass(slots=True, eq=False)
 class _Repetitions:
+    """All repetitions of one config of the other searcher."""
+
     config: Config
-    #: Repetitions that were not suggested yet, and the number of unfinished ones.
+    #: Configs of repetitions that were not suggested yet.
     left: deque[Config]
+    #: Number of unfinished repetitions.
     missing: int
-    #: The trial that the other searcher sees, once the first repetition is queued.
+    #: The trial that stands for all repetitions in the other searcher. None until the first one is queued.
     trial: Trial | None = None
-    #: Last values of completed repetitions, and statuses of all ended ones.
+    #: The last values of completed repetitions.
     scores: list[float] = field(default_factory=list)
+    #: The statuses of ended repetitions.
     statuses: set[TrialStatus] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
 class _Repetition:
+    """One repetition, which becomes a trial."""
+
     fingerprint: str
     group: _Repetitions
+    #: The last value of the metric.
     last: float | None = None
 
 
 class Repeater(Searcher):
-    """Tries each config of another searcher with each value of one entry, such as a seed.
+    """Tries each config of another searcher with every value of one entry, such as a seed.
 
-    The other searcher learns the mean. With ``"seed": mqtune.choice([1, 2, 3])`` in the space and ``Repeater("seed",
-    "tpe")``, each config gives three trials, one after the other as slots are free. When all have ended, TPE learns one
-    trial with the mean of their values. For that searcher, also when it calls the constraint, the entry is a constant:
-    its first value.
+    The other searcher learns only the mean of the values. With ``"seed": mqtune.choice([1, 2, 3])`` in the space and
+    ``Repeater("seed", "tpe")``, each config of TPE gives three trials (repetitions), one after the other as slots are
+    free. When all three have ended, TPE gets one trial with the mean of their values. In the other searcher's space,
+    the entry is a constant: its first value.
 
-    - *The score* of a repetition is its last value. Only completed ones count for the mean. If none has completed, the
-      other searcher sees an end without a value: early stopped if any repetition was, else failed if any has, else
-      abandoned.
+    - *The score* of a repetition is its last value. Only completed repetitions count for the mean. If no repetition has
+      completed, the other searcher gets a trial without a value: EARLY_STOPPED if any repetition was, else FAILED if
+      any has, else ABANDONED.
     - *NaN* as the last value of a repetition makes the mean NaN.
-    - *Until all have ended* the config is pending for the other searcher, without reports, pauses or lost attempts.
-    - *A scheduler* that stops or pauses trials is refused. Rules (``stop=``) may end trials.
-    - *A trial that a user adds* is not repeated, and is a config of its own for the other searcher. So are points of a
-      ``InitialPoints`` around this searcher. Points of a ``InitialPoints`` within it are repeated.
+    - *Until all repetitions have ended*, the config is pending for the other searcher. It gets no reports, pauses or
+      lost attempts.
+    - *A scheduler* that stops or pauses trials is refused. Stop rules (``stop=``) may end trials.
+    - *A trial that a user adds* is not repeated. The other searcher gets it as a separate config. The same is true for
+      the points if this searcher is inside ``InitialPoints``. If ``InitialPoints`` is the other searcher, its points
+      are repeated.
     - *A repetition that a person continues with another config* no longer counts.
-    - *Several metrics* are refused, and outcome constraints if the other searcher learns.
-    - *An abandoned* repetition is not suggested again. Neither is a config whose repetitions are all abandoned.
+    - *Several metrics* are refused, and so are outcome constraints if the other searcher learns.
+    - *An abandoned* repetition is not suggested again, nor is a config whose repetitions are all abandoned.
 
-    ``max_trials`` counts repetitions. If it ends within a config, the other searcher never learns its score. A resumed
-    driver continues within the config. ``Results.repeated()`` has the means. After Ray Tune's ``Repeater``, which adds
-    a key to configs.
+    ``max_trials`` counts repetitions. If it is reached in the middle of a config, the other searcher never gets that
+    config's score. A resumed driver continues in the middle of a config. ``Results.repeated()`` has the means. After
+    Ray Tune's ``Repeater``, which adds a key to configs.
 
     Args:
-        over: the path of the entry, such as ``seed`` or ``data/fold``: a ``choice``, ``grid_search``, ``randint``, … of
-            at most 1,000 values, outside of lists and of other choices.
+        over: the path of the entry, such as ``seed`` or ``data/fold``. It is a ``choice``, ``grid_search``, ``randint``
+            or another domain of at most 1,000 values, outside of lists and other choices.
         searcher: the other searcher, or its name, such as "tpe". The default is a RandomSearcher.
 
     Raises:
-        ConfigurationError: *searcher* is not a searcher, or its library is not installed. Also raised by a suggestion
-            in which the entry is not that constant, from a space of that searcher's own.
+        ConfigurationError: *searcher* is not a searcher, or its library is not installed. ``suggest`` raises it if the
+            other searcher, with a space of its own, suggests another value of the entry than the first.
         SpaceError: the space has no such entry.
     """
 
@@ -94,39 +106,42 @@ class Repeater(Searcher):
         self.is_slow = searcher is not None and searcher.is_slow
         self._used: Space | None = None
         self._is_bound = False
-        #: Groups with repetitions to suggest, and suggestions whose trial is not queued yet, oldest first.
+        #: Configs with repetitions that were not suggested yet, oldest first.
         self._filling: deque[_Repetitions] = deque()
+        #: Suggested repetitions whose trial is not queued yet, oldest first.
         self._asked: deque[_Repetition] = deque()
-        #: By trial. None for a trial with another config.
+        #: The repetition of each trial. None if the trial now has another config.
         self._members: dict[TrialId, _Repetition | None] = {}
+        #: Fingerprints of abandoned repetitions.
         self._abandoned: set[str] = set()
+        #: Configs to avoid, until ``bind`` passes them on.
         self._avoided: list[Config] = []
 
     @property
     def count(self) -> int | None:
-        """The number of trials of one pass over the grid, or None if a searcher was given."""
+        """Number of trials of one pass over the grid. None if another searcher was given."""
         return None if self._given is not None else len(self._values) * self._rest.grid_size
 
     def check_space(self, space: Space) -> None:
-        """Check that the space has the entry, and check the rest with the other searcher.
+        """Check that the space has the entry, and that the other searcher can use the rest.
 
         Raises:
             SpaceError: the space lacks the entry, or its values can't be counted.
         """
-        self._use(space)
+        self._set_space(space)
         if self._given is not None:
             self._given.check_space(self._rest)
 
     def check_objective(self, objective: Objective) -> None:
-        """Check the objective.
+        """Check that the objective has one metric.
 
         Raises:
-            ConfigurationError: there are outcome constraints, and the other searcher learns.
+            ConfigurationError: it has several metrics, or outcome constraints that the other searcher can't learn.
         """
         super().check_objective(objective)
         if objective.constraints and self.adaptive:
             raise ConfigurationError(
-                f"Repeater: {type(self._given).__name__} learns of the mean of {objective}, and of nothing that is to keep to "
+                f"Repeater: {type(self._given).__name__} learns only the mean of {objective}, and nothing about the bound "
                 f"{' and '.join(map(str, objective.constraints))}; leave that out of metric=, or give Repeater no model"
             )
 
@@ -136,7 +151,7 @@ class Repeater(Searcher):
         Raises:
             ConfigurationError: this searcher belongs to another experiment.
         """
-        self._use(space)
+        self._set_space(space)
         if not self._is_bound:
             self._is_bound, self._metric = True, metric
             self._searcher = self._given if self._given is not None else RandomSearcher(self._rest, seed)
@@ -150,9 +165,9 @@ class Repeater(Searcher):
         Raises:
             SpaceError: there is no such entry, or its values can't be counted.
         """
-        return space.fixed(self._over, self._counted(space)[0])
+        return space.fixed(self._over, self._values_in(space)[0])
 
-    def _counted(self, space: Space) -> list[object]:
+    def _values_in(self, space: Space) -> list[object]:
         domain = space.domains.get(self._over)
         if domain is None:
             raise SpaceError(
@@ -165,9 +180,9 @@ class Repeater(Searcher):
             )
         return list(domain.values())
 
-    def _use(self, space: Space) -> None:
+    def _set_space(self, space: Space) -> None:
         if self._used is None:
-            self._values, self._rest, self._used = self._counted(space), self.rest(space), space
+            self._values, self._rest, self._used = self._values_in(space), self.rest(space), space
             self._space = space
         elif self._used is not space:
             raise ConfigurationError("this Repeater is another experiment's; make another one")
@@ -177,10 +192,10 @@ class Repeater(Searcher):
         return self._given is not None and self._given.can_learn
 
     def learn(self, trial: PastTrial) -> None:
-        self._searcher.learn(trial._replace(config=self._base(trial.config)))
+        self._searcher.learn(trial._replace(config=self._with_first_value(trial.config)))
 
     def suggest(self, trial: TrialId) -> Suggestion:
-        """Return the current config's next repetition, or the first one of a new config."""
+        """Return the next repetition of the current config, or the first repetition of a new one."""
         count = 0
         while self._filling or count < _SUGGESTIONS:
             if not self._filling:
@@ -188,93 +203,99 @@ class Repeater(Searcher):
                 config = self._searcher.suggest(trial)
                 if config is None or config is WAIT:
                     return config
-                self._begin(config)
+                self._begin_group(config)
             group = self._filling[0]
-            suggestion = self._take(group)
+            suggestion = self._take_repetition(group)
             if fingerprint(suggestion) not in self._abandoned:
                 self._asked.append(_Repetition(fingerprint(suggestion), group))
                 return suggestion
-            self._end(group, TrialStatus.ABANDONED)
+            self._note_end(group, TrialStatus.ABANDONED)
         return None
 
-    def _begin(self, config: Config) -> _Repetitions:
-        if fingerprint(config) != fingerprint(self._base(config)):
+    def _begin_group(self, config: Config) -> _Repetitions:
+        if fingerprint(config) != fingerprint(self._with_first_value(config)):
             raise ConfigurationError(
                 f"Repeater: {type(self._searcher).__name__} proposes {config!r}, from a space of its own; give it one in which "
                 f"{self._over!r} is the constant {self._values[0]!r}, or none"
             )
-        left = deque(self._with(config, value) for value in self._values)
+        left = deque(self._with_value(config, value) for value in self._values)
         group = _Repetitions(config, left, len(left))
         self._filling.append(group)
         return group
 
-    def _take(self, group: _Repetitions) -> Config:
+    def _take_repetition(self, group: _Repetitions) -> Config:
         config = group.left.popleft()
         if not group.left:
             self._filling.remove(group)
         return config
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Match *config* with a repetition of the current config, or have the other searcher replay."""
+        """Find the repetition that *config* is.
+
+        If it begins a new config, let the other searcher replay.
+        """
         wanted = fingerprint(config)
         suggested: Config | None = config
         group = next((group for group in self._filling if wanted in map(fingerprint, group.left)), None)
         if group is None:
             self._end_abandoned()
-            base = self._base(config)
+            base = self._with_first_value(config)
             suggestion = self._searcher.replay(trial, copy_value(base))
-            group = self._begin(base)
+            group = self._begin_group(base)
             if wanted not in map(fingerprint, group.left):
-                # A function of the space computes another value than before.
+                # A ``sample_from`` function now computes another value than it did then.
                 group.left[0] = config
             if suggestion != base:
                 suggested = suggestion
-        # Skipped repetitions had been abandoned.
-        while fingerprint(self._take(group)) != wanted:
-            self._end(group, TrialStatus.ABANDONED)
+        # The earlier driver skipped repetitions that were abandoned.
+        while fingerprint(self._take_repetition(group)) != wanted:
+            self._note_end(group, TrialStatus.ABANDONED)
         self._asked.append(_Repetition(wanted, group))
         return suggested
 
     def _end_abandoned(self) -> None:
         for group in list(self._filling):
             while group.left and fingerprint(group.left[0]) in self._abandoned:
-                self._take(group)
-                self._end(group, TrialStatus.ABANDONED)
+                self._take_repetition(group)
+                self._note_end(group, TrialStatus.ABANDONED)
 
-    def _base(self, config: Config) -> Config:
-        return self._with(config, self._values[0])
+    def _with_first_value(self, config: Config) -> Config:
+        return self._with_value(config, self._values[0])
 
-    def _with(self, config: Config, value: object) -> Config:
+    def _with_value(self, config: Config, value: object) -> Config:
         return self._space.with_value(config, self._over, value)
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        base = self._base(config)
+        base = self._with_first_value(config)
         self._searcher.adopt(trial, copy_value(base))
         self._members[trial] = _Repetition(fingerprint(config), _Repetitions(base, deque(), 1))
 
     def avoid(self, config: Config) -> None:
         if self._is_bound:
-            self._searcher.avoid(self._base(config))
+            self._searcher.avoid(self._with_first_value(config))
         else:
             self._avoided.append(config)
 
     def on_queue(self, trial: Trial) -> None:
-        """Assign a suggestion to its trial. Notify the other searcher of a config's first one."""
+        """Assign a suggested repetition to its trial.
+
+        Notify the other searcher if it is a config's first one.
+        """
         if trial.id not in self._members:
-            self._members[trial.id] = self._suggested(trial.config)
+            self._members[trial.id] = self._take_asked(trial.config)
         member = self._members[trial.id]
         if member is None:
             return
         if fingerprint(trial.config) != member.fingerprint:
             self._members[trial.id] = None
-            self._end(member.group, TrialStatus.EARLY_STOPPED)
+            self._note_end(member.group, TrialStatus.EARLY_STOPPED)
         elif member.group.trial is None:
             config = member.group.config
             attempt = Attempt(1, trial.attempt.queued_at, copy_value(config))
             member.group.trial = Trial(trial.id, copy_value(config), TrialStatus.QUEUED, [attempt])
             self._searcher.on_queue(member.group.trial)
 
-    def _suggested(self, config: Config) -> _Repetition:
+    def _take_asked(self, config: Config) -> _Repetition:
         member = next(asked for asked in self._asked if asked.fingerprint == fingerprint(config))
         self._asked.remove(member)
         return member
@@ -288,21 +309,21 @@ class Repeater(Searcher):
         self._abandoned.add(fingerprint(trial.config))
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Notify the other searcher of the mean after the last repetition."""
+        """Note the end of a repetition. After the last one, notify the other searcher of the mean."""
         member = self._members.pop(trial.id, None)
         if member is None:
             return
         if trial.status is TrialStatus.COMPLETED and member.last is not None:
             member.group.scores.append(member.last)
-        self._end(member.group, trial.status)
+        self._note_end(member.group, trial.status)
 
-    def _end(self, group: _Repetitions, status: TrialStatus) -> None:
+    def _note_end(self, group: _Repetitions, status: TrialStatus) -> None:
         group.statuses.add(status)
         group.missing -= 1
         if not group.missing and group.trial is not None:
-            self._tell(group.trial, group)
+            self._tell_mean(group.trial, group)
 
-    def _tell(self, trial: Trial, group: _Repetitions) -> None:
+    def _tell_mean(self, trial: Trial, group: _Repetitions) -> None:
         if group.scores:
             trial.status, trial.reports = TrialStatus.COMPLETED, 1
             mean = sum(group.scores) / len(group.scores)

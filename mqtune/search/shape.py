@@ -11,20 +11,22 @@ from typing import Any, TypeAlias
 from mqtune.core.errors import SpaceError
 from mqtune.search.values import copy_value, plain_value
 
-#: The shape of a definition: a dict for a dict, a list for a list with domains, and a path for any other value.
+#: The shape of a part of a space: a dict for a dict, a list for a list with domains, a ``Branch`` for a choice with
+#: domains in its entries, and a path for any other value.
 Node: TypeAlias = "str | dict[str, Node] | list[Node] | Branch"
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A choice whose entries contain domains: its path, and each entry's shape."""
+    """A choice whose entries contain domains."""
 
     path: str
+    #: The shape of each entry.
     entries: tuple[Node, ...]
 
 
 class Resolution:
-    """Computes the ``sample_from`` values of one config, each once, on first access."""
+    """Computes the ``sample_from`` values of one config, each once when it is first read."""
 
     def __init__(
         self, tree: dict[str, Node], values: dict[str, object], functions: Mapping[str, Callable[..., object]]
@@ -35,7 +37,7 @@ class Resolution:
         self._under_way: list[str] = []
 
     def value(self, path: str) -> object:
-        """Return a copy of the value at *path*."""
+        """Return a copy of the value at *path*, computed if need be."""
         if path not in self._values:
             self._values[path] = self._compute(path)
         return copy_value(self._values[path])
@@ -57,6 +59,8 @@ class Resolution:
 
 
 class _View(Mapping[str, object]):
+    """A read-only view of a dict in a config, for ``sample_from`` functions."""
+
     __slots__ = ("_tree", "_value")
 
     def __init__(self, tree: dict[str, Node], value: Callable[[str], object]) -> None:
@@ -66,7 +70,7 @@ class _View(Mapping[str, object]):
     def __getitem__(self, key: str) -> object:
         if key not in self._tree:
             raise KeyError(f"{key} (there are {', '.join(self._tree)})")
-        return _seen(self._tree[key], self._value)
+        return _view_of(self._tree[key], self._value)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tree)
@@ -85,7 +89,7 @@ class _View(Mapping[str, object]):
 
 
 class _Spec(_View):
-    """The whole config, for a ``sample_from`` function. ``config`` is the same, as in Ray Tune."""
+    """A read-only view of the whole config. ``config`` is the same view, as in Ray Tune."""
 
     __slots__ = ()
 
@@ -95,6 +99,8 @@ class _Spec(_View):
 
 
 class _ListView(Sequence[object]):
+    """A read-only view of a list in a config."""
+
     __slots__ = ("_nodes", "_value")
 
     def __init__(self, nodes: list[Node], value: Callable[[str], object]) -> None:
@@ -103,22 +109,22 @@ class _ListView(Sequence[object]):
 
     def __getitem__(self, index: Any) -> Any:
         node = self._nodes[index]
-        return _ListView(node, self._value) if isinstance(index, slice) else _seen(node, self._value)
+        return _ListView(node, self._value) if isinstance(index, slice) else _view_of(node, self._value)
 
     def __len__(self) -> int:
         return len(self._nodes)
 
 
-def _seen(node: Node, value: Callable[[str], Any]) -> object:
+def _view_of(node: Node, value: Callable[[str], Any]) -> object:
     if isinstance(node, str):
         return value(node)
     if isinstance(node, Branch):
-        return _seen(node.entries[value(node.path)], value)
+        return _view_of(node.entries[value(node.path)], value)
     return _View(node, value) if isinstance(node, dict) else _ListView(node, value)
 
 
 def grown(node: Any, values: Mapping[str, Any]) -> Any:
-    """Return the config, or a part of one, with these values by path."""
+    """Return the config, or the part of it with the shape *node*, that has these values by path."""
     if isinstance(node, dict):
         return {key: values[inner] if isinstance(inner, str) else grown(inner, values) for key, inner in node.items()}
     if isinstance(node, list):
@@ -127,9 +133,9 @@ def grown(node: Any, values: Mapping[str, Any]) -> Any:
 
 
 def walk(node: Node, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths of a config with these values, in order.
+    """Yield the paths of the config that has these values, in order.
 
-    A choice's value is read after its path was yielded.
+    The value of a choice is read from *values* after its path was yielded, so the caller may set it then.
     """
     if isinstance(node, str):
         yield node
@@ -143,7 +149,10 @@ def walk(node: Node, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _heads(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
-    """Yield the paths that all configs have, each with the entries that it may lead to."""
+    """Yield the paths that all configs have.
+
+    With a choice's path, yield the shapes of its entries, else ().
+    """
     if isinstance(node, str):
         yield node, ()
     elif isinstance(node, Branch):
@@ -154,7 +163,10 @@ def _heads(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
 
 
 def count(node: Node, counts: Mapping[str, int]) -> int:
-    """Return the number of combinations of values, given their numbers by path."""
+    """Return the number of combinations of values.
+
+    *counts* has the number of values of each path.
+    """
     heads = [(path, entries) for path, entries in _heads(node) if path in counts]
     return math.prod(
         sum(count(entry, counts) for entry in entries) if entries else counts[path] for path, entries in heads
@@ -162,7 +174,10 @@ def count(node: Node, counts: Mapping[str, int]) -> int:
 
 
 def combinations(node: Node, options: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, object]]:
-    """Yield all combinations of values of these paths, in nested-loop order."""
+    """Yield all combinations of values, as dicts by path, in nested-loop order.
+
+    *options* has the values of each path.
+    """
     heads = [(path, entries) for path, entries in _heads(node) if path in options]
     for parts in itertools.product(*(_alternatives(path, entries, options) for path, entries in heads)):
         yield {path: value for part in parts for path, value in part.items()}

@@ -1,4 +1,4 @@
-"""The plain values that a config may hold."""
+"""The plain values that a config may have."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from mqtune.core.errors import SpaceError
 
 T = TypeVar("T")
 
-#: Bounds of msgpack's integers.
+#: The smallest and the largest integer of msgpack.
 LOWEST_INT: Final = -(2**63)
 HIGHEST_INT: Final = 2**64 - 1
 
-#: A deeper value contains itself, or is a mistake.
+#: Largest number of nested lists and dicts. A deeper value contains itself, or is a mistake.
 MAX_DEPTH: Final = 64
 
 
 def plain_value(value: object, where: str, depth: int = 0) -> Any:
-    """Return *value* as a trial will see it: a copy made of plain types.
+    """Return a copy of *value* in plain types, as a trial will get it.
 
-    They are None, bool, int, float, str, bytes, list and dict. Tuples become lists and NumPy scalars numbers already
-    here, so that the driver, the results and the trial have the same config.
+    Plain types are None, bool, int, float, str, bytes, list and dict. Tuples become lists, and NumPy scalars become
+    numbers, so that the driver, the results and the trial have equal configs.
+
+    Args:
+        where: the value's place in the config, for errors.
+        depth: number of enclosing lists and dicts.
 
     Raises:
-        SpaceError: a message can't carry the value at *where*.
+        SpaceError: the value can't be sent to a worker.
     """
     if depth > MAX_DEPTH:
         raise SpaceError(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
-from mqtune.driver.ports import CheckDeployment, DriverHost, DriverService, MakeProject
+from mqtune.driver import CheckDeployment, MakeProject
+from mqtune.driver.ports import DriverHost, DriverService
 from mqtune.services.code import driver as code
 from mqtune.services.gangs import driver as gangs
 from mqtune.services.recovery import driver as recovery

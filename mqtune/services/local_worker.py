@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from mqtune.services.worker import worker_services
-from mqtune.worker.local import main
+from mqtune.worker.tasks.local import main
 
 if __name__ == "__main__":
     offered = os.environ.pop("MQTUNE_IMPORTER_FD", None)

@@ -46,20 +46,17 @@ CHECKS: Final[tuple[Callable[[RedisClient, WorkerSettings], None], ...]] = (
 
 
 def worker_services(settings: WorkerSettings) -> MakeServices:
-    """Return what makes the services of a worker with these settings."""
+    """Return a function that makes the services of a worker with these settings."""
     return lambda host: tuple(chain.from_iterable(make(host, settings) for make in SERVICES))
 
 
 def worker_checks(settings: WorkerSettings) -> CheckStart:
-    """Return the checks of a worker with these settings."""
+    """Return a function that runs the services' checks of these settings, over a connection."""
     return lambda client: [check(client, settings) for check in CHECKS]
 
 
 def worker_app(settings: WorkerSettings) -> TrialApp:
-    """Return the Celery app of a worker with all services.
-
-    ``celery -A`` takes it, and so does Flower.
-    """
+    """Return the Celery app of a worker with all services, for ``celery -A`` and Flower."""
     # Celery's import takes half a second, and the worker of a run on one machine does without.
     from mqtune.worker import create_app  # noqa: PLC0415
 

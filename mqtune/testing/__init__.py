@@ -1,15 +1,15 @@
-"""Contract suites for extensions: subclass one, override its fixtures, and run pytest.
+"""Contract suites: tests that extensions of mqtune must pass.
 
-They are ``BackendContract`` in ``mqtune.testing.backends``, ``SchedulerContract`` in ``schedulers``,
-``SearcherContract`` in ``searchers``, ``StopRuleContract`` in ``stop_rules``, ``StoreContract`` in ``stores`` and
-``CallbackContract`` in ``callbacks``.
+Subclass a suite, override its fixtures, and run pytest. The suites are ``BackendContract`` in
+``mqtune.testing.backends``, ``SchedulerContract`` in ``schedulers``, ``SearcherContract`` in ``searchers``,
+``StopRuleContract`` in ``stop_rules``, ``StoreContract`` in ``stores`` and ``CallbackContract`` in ``callbacks``.
 """
 
 from __future__ import annotations
 
 import pytest
 
-# Their assertions show both sides, as in test modules.
+# With this, failed assertions in these modules show both sides, as they do in test modules.
 pytest.register_assert_rewrite(
     *(
         f"mqtune.testing.{name}"

@@ -1,4 +1,4 @@
-"""The contract of callbacks. Subclass ``CallbackContract`` and give it yours."""
+"""The tests for callbacks of your own: subclass ``CallbackContract``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mqtune.core.trial import CONTINUE, Attempt, Decision, Report, Trial
 from mqtune.schedulers.asha import PromotionASHA
 from mqtune.testing.worlds import WORLDS, InVirtualTime, happened
 
-#: Returns a new callback, which may write into the folder.
+#: Takes a folder for the callback's files, and returns a new callback.
 NewCallback = Callable[[Path], Callback]
 
 _Fact = tuple[str | int, ...]
 
 
 class CallbackContract(InVirtualTime):
-    """The tests that a callback must pass, in virtual time. They also show its guarantees.
+    """The tests that a callback must pass. They run experiments in virtual time.
 
     A subclass overrides one fixture::
 
@@ -34,7 +34,7 @@ class CallbackContract(InVirtualTime):
 
     @pytest.fixture
     def new_callback(self) -> NewCallback:
-        """Return the function that makes callbacks. A subclass must override it."""
+        """Return a function that makes a callback. A subclass must override this fixture."""
         raise NotImplementedError("override the fixture new_callback: it returns a function that makes a callback")
 
     @pytest.mark.parametrize("world", WORLDS)
@@ -79,9 +79,9 @@ class CallbackContract(InVirtualTime):
 
 
 def _run(world: str, *callbacks: Callback) -> list[str]:
-    """Run an experiment with a driver for each callback, and return its events.
+    """Run an experiment with one driver after the other, and return its events.
 
-    Each driver but the last makes 20 steps.
+    Each driver has one of the callbacks. All drivers except the last make 20 steps.
     """
     left = iter(callbacks)
     results = WORLDS[world].run(
@@ -92,7 +92,7 @@ def _run(world: str, *callbacks: Callback) -> list[str]:
 
 
 class _Heard(Callback):
-    """Forwards calls to a callback, counts them, and records errors and changed trials."""
+    """Wraps a callback: forwards and counts calls, and records errors and changed trials."""
 
     def __init__(self, inner: Callback) -> None:
         self.in_loop = inner.in_loop
@@ -113,7 +113,7 @@ class _Heard(Callback):
             getattr(self._inner, method)(*arguments)
         except BaseException as error:  # noqa: BLE001 - the test shows it
             self.problems.append(f"{method}: {type(error).__name__}: {error}")
-        # As text, in which NaN equals itself.
+        # Compare texts, because NaN is not equal to itself.
         if repr([argument for argument in arguments if isinstance(argument, Trial)]) != repr(before):
             self.problems.append(f"{method}: it changed trial {before[0].id}")
 

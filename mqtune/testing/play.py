@@ -1,4 +1,4 @@
-"""The trials of the backend tests: each follows its config, on real and simulated workers."""
+"""The trainables of the backend tests. The config says what a trial does."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any, Final
 import mqtune
 from mqtune.core.trial import Config, Metrics
 
-#: More reports than any test waits for, and the step of a failure that never comes.
+#: A number of reports that no test waits for.
 ENDLESS: Final = 100_000
+#: The value of ``fails_after`` of a trial that does not fail.
 NEVER: Final = -1
 
-#: ``length`` reports, one every ``every_s`` seconds, with a loss of x/step, and an error after report ``fails_after``.
+#: A trial makes ``length`` reports, one every ``every_s`` seconds, with a loss of ``x`` / step. It fails after the
+#: report ``fails_after``.
 SPACE: Final[dict[str, Any]] = {
     "x": mqtune.uniform(0, 10),
     "length": mqtune.randint(0, ENDLESS + 1),
@@ -22,17 +24,17 @@ SPACE: Final[dict[str, Any]] = {
     "fails_after": mqtune.randint(NEVER, ENDLESS + 1),
 }
 
-#: Interval of checks whether to save, while a trial waits for its next report.
+#: Seconds between two checks whether to save a checkpoint, while a trial waits for its next report.
 _POLL_S: Final = 0.005
 
 
 def played(length: int = 3, *, x: float = 1.0, every_s: float = 0.01, fails_after: int = NEVER) -> Config:
-    """Return the config of such a trial."""
+    """Return the config of a trial; see ``SPACE``."""
     return {"x": float(x), "length": length, "every_s": float(every_s), "fails_after": fails_after}
 
 
 def reports(config: Config) -> Iterator[tuple[float, Metrics | Exception]]:
-    """Yield a simulated trial's reports, for ``mqtune.Simulated``."""
+    """Yield the delays and reports of a simulated trial, for ``mqtune.Simulated``."""
     for step in range(1, config["length"] + 1):
         if config["fails_after"] == step - 1:
             yield 0.0, _failure(step - 1)
@@ -42,7 +44,7 @@ def reports(config: Config) -> Iterator[tuple[float, Metrics | Exception]]:
 
 
 def play(config: Config) -> None:
-    """Run a real trial that saves a dict with each report, and continues from its checkpoint."""
+    """Run a real trial that saves a checkpoint with each report, and continues from it."""
     checkpoint = mqtune.get_checkpoint()
     _play(config, 0 if checkpoint is None else checkpoint.data["step"], saves=True)
 
@@ -56,7 +58,7 @@ def _play(config: Config, done: int, *, saves: bool) -> None:
     print(f"continues after step {done}", flush=True)  # noqa: T201 - a test reads it
     print("and says so", file=sys.stderr, flush=True)  # noqa: T201
     for step in range(done, config["length"] + 1):
-        # As in a simulation, an attempt that continues after the failed step does not fail again.
+        # An attempt that continues after the failed step does not fail again. Simulations do the same.
         if config["fails_after"] == step and (step > done or not done):
             raise _failure(step)
         if step < config["length"]:

@@ -1,4 +1,4 @@
-"""The contract of schedulers. Subclass ``SchedulerContract`` and give it yours."""
+"""The tests for schedulers of your own: subclass ``SchedulerContract``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NewScheduler = Callable[[], Scheduler]
 
 
 class Watched(Scheduler):
-    """Wraps a scheduler, and checks each call's guarantees on both sides."""
+    """Wraps a scheduler, and checks that calls and results follow the rules of ``Scheduler``."""
 
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner
@@ -94,16 +94,16 @@ class SchedulerContract(InVirtualTime):
             def new_scheduler(self) -> NewScheduler:
                 return lambda: Mine(max_t=9)
 
-    Trials report "loss", the metric, and "accuracy", up to 12 times. Some experiments have an outcome constraint on the
-    accuracy.
+    Trials report the metric "loss" and an "accuracy", up to 12 times. Some experiments have an outcome constraint on
+    the accuracy.
     """
 
-    #: The search space of its experiments.
+    #: The search space of the experiments.
     space: ClassVar[Mapping[str, Any]] = SPACE
 
     @pytest.fixture
     def new_scheduler(self) -> NewScheduler:
-        """Return the function that makes schedulers. A subclass must override it."""
+        """Return a function that makes a scheduler. A subclass must override this fixture."""
         raise NotImplementedError("override the fixture new_scheduler: it returns a function that makes a scheduler")
 
     def _run(self, world: str, new_scheduler: NewScheduler, *cut_after: int, metric: Metric = "loss") -> Results:

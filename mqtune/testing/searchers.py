@@ -1,4 +1,4 @@
-"""The contract of searchers. Subclass ``SearcherContract`` and give it yours."""
+"""The tests for searchers of your own: subclass ``SearcherContract``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NewSearcher = Callable[[], Searcher]
 
 _SEED: Final = 1
 _SUGGESTIONS: Final = 30
-#: Trials to learn from: more than most models want before their first suggestion.
+#: Number of trials to learn from. Most models need fewer before their first suggestion.
 _LEARNT: Final = 12
-#: The losses of trials: numbers, None, and values that no searcher can use.
+#: Reported losses: numbers, None for a missing one, and values that no searcher can use.
 _LOSSES: Final = (0.5, float("nan"), None, float("inf"), -1.0, -float("inf"), 0.25)
 
 
@@ -39,12 +39,12 @@ class SearcherContract(InVirtualTime):
                 return lambda: Mine(Space(self.space), seed=0)
     """
 
-    #: The search space of its experiments.
+    #: The search space of the experiments.
     space: ClassVar[Mapping[str, Any]] = SPACE
 
     @pytest.fixture
     def new_searcher(self) -> NewSearcher:
-        """Return the function that makes searchers. A subclass must override it."""
+        """Return a function that makes a searcher. A subclass must override this fixture."""
         raise NotImplementedError("override the fixture new_searcher: it returns a function that makes a searcher")
 
     def _story(self, new_searcher: NewSearcher) -> _Story:
@@ -168,7 +168,7 @@ class SearcherContract(InVirtualTime):
 
 
 class _Story:
-    """A searcher, with trials that call it as a driver would."""
+    """Calls a searcher as a driver would, for trials of its suggestions."""
 
     def __init__(self, searcher: Searcher) -> None:
         self.searcher = searcher
@@ -204,6 +204,7 @@ class _Story:
         self.searcher.on_trial_end(trial)
 
     def begin_all(self) -> list[Config]:
+        """Begin trials with up to 30 suggestions, and return the configs."""
         configs: list[Config] = []
         while len(configs) < _SUGGESTIONS and (config := self.suggest()) is not None:
             configs.append(deepcopy(config))
@@ -211,7 +212,10 @@ class _Story:
         return configs
 
     def run_all(self, losses: Sequence[float | None]) -> list[Config]:
-        """Do as ``begin_all``. The trials report these losses in turn, and one in three ends."""
+        """Begin trials as ``begin_all`` does.
+
+        Each reports one of *losses* in turn, and every third one ends. Return the configs.
+        """
         configs: list[Config] = []
         while len(configs) < _SUGGESTIONS and (config := self.suggest()) is not None:
             configs.append(deepcopy(config))

@@ -1,4 +1,4 @@
-"""The contract of stop rules. Subclass ``StopRuleContract`` and give it yours."""
+"""The tests for stop rules of your own: subclass ``StopRuleContract``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StopRuleContract(InVirtualTime):
 
     @pytest.fixture
     def new_rule(self) -> NewRule:
-        """Return the function that makes rules. A subclass must override it."""
+        """Return a function that makes a stop rule. A subclass must override this fixture."""
         raise NotImplementedError("override the fixture new_rule: it returns a function that makes a stop rule")
 
     def test_it_stops_trials_or_the_experiment(self, new_rule: NewRule) -> None:

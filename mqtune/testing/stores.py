@@ -1,4 +1,4 @@
-"""The contract of checkpoint stores. Subclass ``StoreContract`` and give it yours."""
+"""The tests for checkpoint stores of your own: subclass ``StoreContract``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from mqtune.checkpoints import CheckpointStore
 from mqtune.core.errors import CheckpointBroken, CheckpointExists, CheckpointGone, ConfigurationError
 from mqtune.core.trial import CheckpointId, checkpoint_id
 
-#: Changes the content of a checkpoint's largest file, bypassing the store. A change that returns None deletes the file.
+#: Damages a checkpoint without the store's knowledge. It takes the id, and a function from the content of the largest
+#: file to its new content. None deletes the file.
 Damage = Callable[[CheckpointId, Callable[[bytes], bytes | None]], None]
 #: Files with all kinds of paths: nested, long, hidden, not ASCII, and with special characters.
 FILES = {
@@ -33,12 +34,12 @@ FILES = {
 
 
 def saved_id(number: int = 1) -> CheckpointId:
-    """Return the id of a trial's folder checkpoint."""
+    """Return the id of the *number*-th folder checkpoint of a trial."""
     return checkpoint_id("00001", 1, number, in_memory=False)
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> Path:
-    """Make *folder* with *files*, by path, and return it."""
+    """Create *folder* with these files, given as contents by path, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         place = folder / path
@@ -48,15 +49,15 @@ def write_files(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """Return the files below *folder*, by path."""
+    """Return the contents of the files below *folder*, by path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 class StoreContract:
     """The tests that a checkpoint store must pass.
 
-    A subclass that pytest collects overrides the fixture ``store``, which returns an empty store after ``create``.
-    Tests of damaged files need the fixture ``damage``, and are skipped without it.
+    A subclass overrides the fixture ``store``. It returns an empty store on which ``create`` was called. Tests with
+    damaged files need the fixture ``damage``. They are skipped if a subclass does not override it.
     """
 
     @pytest.fixture
@@ -69,7 +70,7 @@ class StoreContract:
 
     @pytest.fixture(autouse=True)
     def _temporary_files(self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-        # Staged folders that are never saved stay, as their caller removes them.
+        # A staged folder that is never saved stays, because its user should remove it. Keep these inside the test.
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
     def test_what_was_saved_comes_back(self, store: CheckpointStore, tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ class StoreContract:
         assert files_in(source) == FILES
 
     def test_a_large_file_comes_back(self, store: CheckpointStore, tmp_path: Path) -> None:
-        # More than twice the limit of a single request or flush.
+        # This is more than twice the size at which stores split a file or flush it.
         content = os.urandom(2 * 2**24 + 1)
         source = write_files(tmp_path / "source", {"large": content})
 

@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, with a deadline, never for a fixed time."""
+"""Waits in tests for a condition, with a deadline, instead of for a fixed time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-#: Ten times the duration of an immediate action with a program start or two, on a busy machine.
+#: Time limit of a wait, in seconds. An action that starts one or two programs takes a tenth of it on a busy machine.
 DEADLINE_S: Final = 30.0
-#: The pause between two checks, at first and at most, and in between as a share of the time waited so far.
+#: Shortest and longest pause between two checks, in seconds.
 _POLL_S: Final = 0.002
 _LONGEST_POLL_S: Final = 0.02
+#: Between these limits, the pause is this share of the time waited so far.
 _SHARE: Final = 0.05
 
 
 def eventually(condition: Callable[[], T], deadline_s: float = DEADLINE_S, why: str = "") -> T:
-    """Return the first true value of *condition*. Fail, with *why*, after *deadline_s* seconds."""
+    """Call *condition* until it returns a true value, and return that.
+
+    After *deadline_s* seconds the test fails, and the message has *why*.
+    """
     began = time.monotonic()
     while not (outcome := condition()):
         waited_s = time.monotonic() - began

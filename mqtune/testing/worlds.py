@@ -1,4 +1,4 @@
-"""Experiments in virtual time for the contract suites."""
+"""Reproducible experiments in virtual time, for the contract suites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mqtune.core.codec import encode_value
 from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, ExperimentCreated, ExperimentEnded
 from mqtune.core.objective import Metric
 from mqtune.core.trial import Config, Metrics, Report
-from mqtune.driver.options import Failures, RunOptions
+from mqtune.driver.setup.options import Failures, RunOptions
 from mqtune.results.results import Results
 from mqtune.search.domains import uniform
 from mqtune.testing.play import play_unsaved
@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 
 
 class InVirtualTime:
-    """Tests with experiments in virtual time, each test in a home folder of its own."""
+    """Base of test suites with experiments in virtual time. Each test has its own home folder."""
 
     @pytest.fixture(autouse=True)
     def _home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,21 +42,24 @@ class InVirtualTime:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The conditions of a reproducible experiment. Delays are means in virtual seconds.
-
-    ``failing`` is the probability that an attempt fails. ``odd`` is the probability that a metric is NaN, infinite or
-    missing.
-    """
+    """The conditions of a reproducible experiment. Times are means in virtual seconds."""
 
     seed: int = 0
     trials: int = 8
     slots: int = 3
+    #: Number of reports of a trial that is not stopped.
     length: int = 12
+    #: Delay of a report on its way to the driver.
     report_s: float = 0.0
+    #: Delay of a decision on its way to the trial.
     decision_s: float = 0.0
+    #: Time that a trial needs to stop.
     stop_s: float = 0.0
+    #: Time after which a worker is lost. 0: never.
     life_s: float = 0.0
+    #: Probability that an attempt fails.
     failing: float = 0.0
+    #: Probability that a report's metric is NaN, infinite or missing.
     odd: float = 0.0
 
     def run(
@@ -65,9 +68,9 @@ class World:
         """Run a new experiment to its end.
 
         Args:
-            new_arguments: returns a driver's tuner arguments.
-            cut_after: the numbers of steps after which a driver is replaced by the next.
-            time_attr: the key of an additional time in the reports, or empty.
+            new_arguments: returns the tuner's arguments, new ones for each driver.
+            cut_after: for each driver except the last, the number of steps after which the next driver replaces it.
+            time_attr: key under which reports also have their step. Empty for none.
         """
         name, backend = f"contract-{next(_numbers)}", self._backend(time_attr)
         for steps in cut_after:
@@ -121,7 +124,7 @@ class World:
         return reports
 
 
-#: Only the last one loses workers. In the others, replacing a driver makes no difference.
+#: In all worlds except the last, which loses workers, replacing a driver makes no difference.
 WORLDS: Final = {
     "one slot": World(seed=1, slots=1, trials=5),
     "more slots than trials": World(seed=2, slots=9, trials=4),
@@ -132,8 +135,8 @@ WORLDS: Final = {
     "lost workers": World(seed=7, life_s=20.0, decision_s=0.5, failing=0.2),
 }
 
-#: The worlds in which a driver is replaced by the next, and the optimised metric: the loss. In one of them it also has
-#: an outcome constraint that half of the reports meet.
+#: Pairs of a world and a metric for tests that replace a driver. One of them has an outcome constraint that half of the
+#: reports satisfy.
 REPLACED: Final[Sequence[tuple[str, Metric]]] = (
     ("slow", "loss"),
     ("failures", "loss"),
@@ -147,13 +150,13 @@ def _delay(mean_s: float) -> Delay:
 
 
 def happened(results: Results) -> list[str]:
-    """Return an experiment's events, without those that depend on its drivers."""
+    """Return an experiment's events as texts, without events that depend on its drivers."""
     drivers = DriverStarted | CheckpointsDropped | ExperimentCreated | ExperimentEnded
     return [_text(event) for event in results.events() if not isinstance(event, drivers)]
 
 
 def _text(event: Event | Report) -> str:
-    # As text, in which NaN equals itself.
+    # Compare texts, because NaN is not equal to itself.
     if isinstance(event, Report):
         return repr(event)
     values = {
@@ -163,6 +166,6 @@ def _text(event: Event | Report) -> str:
 
 
 def check_plain(description: Mapping[str, object]) -> bytes:
-    """Return an encoded description. Fail if it can't be encoded."""
+    """Return the encoded form of a description. Fail if it is not a dict of plain values."""
     assert isinstance(description, dict), f"describe() returned {description!r}, and not a dict"
     return encode_value(description)

@@ -1,4 +1,4 @@
-"""Trainables and the processes that run them: nothing here imports celery, redis or numpy."""
+"""Trainables and the processes that run them. Nothing here imports celery, redis or numpy."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
         EVERY_PACKAGE as EVERY_PACKAGE,
         USUAL as USUAL,
         Batch as Batch,
+        EnvironmentReads as EnvironmentReads,
         ImportWatch as ImportWatch,
-        Looks as Looks,
         check_batches as check_batches,
     )
     from mqtune.trainable.process.life import Executed as Executed, Life as Life
@@ -115,7 +115,14 @@ _NAMES = {
     "process.environment": ("describe_environment",),
     "process.exits": ("release_frames",),
     "process.importer": ("command",),
-    "process.late_imports": ("Batch", "EVERY_PACKAGE", "ImportWatch", "Looks", "USUAL", "check_batches"),
+    "process.late_imports": (
+        "Batch",
+        "EVERY_PACKAGE",
+        "EnvironmentReads",
+        "ImportWatch",
+        "USUAL",
+        "check_batches",
+    ),
     "process.life": ("Executed", "Life"),
     "process.output": ("flush", "flush_native"),
     "process.program": ("Program",),

@@ -1,7 +1,7 @@
 """Writes a module for a trainable that workers can't import by name, with its values.
 
-It is for notebook cells, lambdas, closures, partials, bound methods and callable instances. Objects with a name in a
-file are imported by that name.
+Such trainables are notebook cells, lambdas, closures, partials, bound methods and callable instances. The module
+imports objects that have a name in a file by that name.
 """
 
 from __future__ import annotations
@@ -45,25 +45,29 @@ from mqtune.trainable.spec import (
     is_in_session,
     root_of,
 )
-from mqtune.trainable.values import MOST_VALUE_BYTES, CannotTravel, UserObject, a, stored
+from mqtune.trainable.values import MOST_VALUE_BYTES, CannotTravel, UserObject, stored, with_article
 
-#: Maximum length of a value's text in the module. A longer text is data.
+#: Maximum length of a value's expression in the module. Longer ones are refused: they are data.
 _LONGEST_VALUE: Final = 20_000
 _PLAIN: Final = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range)
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
-#: Methods by which a class defines state beyond attributes.
+#: Methods by which a class defines how its instances are copied.
 _STATE: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
-#: Variables of a written module: the script, and the called modules of mqtune.
+#: Variables of a written module: the driver's script, and two modules of mqtune.
 _MAIN: Final = "_main"
 _REBUILD: Final = "_rebuild"
 _VALUES: Final = "_values"
 
 
 class Cell(NamedTuple):
-    """A trainable in a written module: its name there, and the module's file and source.
+    """A trainable in a written module. All paths are relative to ``code_root``.
 
-    ``script`` is the path of the script whose names the module uses, or empty. ``values`` has files by path. All paths
-    are relative to ``code_root``.
+    Attributes:
+        spec: the trainable's name in that module.
+        file: path of the module.
+        source: content of the module.
+        script: path of the script whose names the module uses; empty without one.
+        values: content of the files with values, by path.
     """
 
     spec: TrainableSpec
@@ -75,9 +79,11 @@ class Cell(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """A trainable that can't travel. Only forks of this process have it, in their memory.
+    """A trainable that can't be sent. Only this process and its forks have it, in memory.
 
-    ``call`` is the class or function to run there. ``why`` is the reason, with a remedy.
+    Attributes:
+        call: the class or function to run in a fork.
+        why: the reason why it can't be sent, with a remedy.
     """
 
     spec: TrainableSpec
@@ -87,21 +93,21 @@ class Carried(NamedTuple):
 
     @classmethod
     def of(cls, trainable: Callable[..., object], why: str) -> Self:
-        """Return a trainable that can't travel, with the reason."""
+        """Describe a trainable that can't be sent. *why* is the reason."""
         name, home = _name_of(trainable), home_of(trainable)
         call = trainable if isinstance(trainable, FunctionType | type) else as_function(trainable, home, name)
         return cls(*TrainableSpec.in_memory(trainable, name, home), call, why)
 
 
 def cell_of(trainable: object) -> Cell | None:
-    """Return the written module of a trainable, or None if it has a name in a file.
+    """Write a module for a trainable and return it, or None if the trainable has a name in a file.
 
-    Its functions, classes and values are written in their current state. The same trainable with the same values gives
-    the same module.
+    Functions, classes and values are written in their current state. The same trainable with the same values gives the
+    same module.
 
     Raises:
         TrainableNotFound: it can't be a trainable.
-        TrainableStays: it uses a value that can't travel, or it is in no file and its source is unknown.
+        TrainableStays: it uses a value that can't be sent, or it is in no file and its source is unknown.
     """
     if not callable(trainable) or isinstance(trainable, BuiltinFunctionType):
         return None
@@ -113,14 +119,14 @@ def cell_of(trainable: object) -> Cell | None:
     if (has_name or isinstance(trainable, type)) and not (has_name and is_cell):
         return None
     name = _name_of(trainable)
-    # The name is the same when the cell is run again.
+    # Running the cell again gives a module of the same name.
     module = f"{name}_cell"
     if has_name:
         spec = TrainableSpec.in_module(trainable, module)
         try:
             writer.define(name, trainable)
         except NoSource:
-            # TrainableSpec.of raises an error with a remedy.
+            # The caller uses TrainableSpec.of instead, which raises an error with a remedy.
             return None
     else:
         _check_call(trainable, module, name)
@@ -136,7 +142,9 @@ def cell_of(trainable: object) -> Cell | None:
             f"trainable {name!r} is sent to workers as source, but some values that it uses can't be sent: {'; '.join(writer.problems)}. "
             f"{ways_out}"
         )
-    return Cell(spec, f"{module}.py", writer.text.encode(), _root(trainable, writer), writer.script, writer.values)
+    return Cell(
+        spec, f"{module}.py", writer.text.encode(), _code_root_of(trainable, writer), writer.script, writer.values
+    )
 
 
 def _name_of(trainable: UserObject) -> str:
@@ -149,14 +157,14 @@ def _name_of(trainable: UserObject) -> str:
 def _check_call(trainable: Callable[..., object], module: str, name: str) -> None:
     is_function = inspect.isroutine(trainable) or isinstance(trainable, functools.partial)
     check_synchronous(trainable if is_function else type(trainable).__call__, name)
-    # Bypass the cache, which would keep the trainable's values.
+    # Without the cache, which would keep the trainable's values in memory.
     try:
         extras_of.__wrapped__(as_function(trainable, module, name))
     except ValueError as error:
         raise TrainableNotFound(f"trainable {name!r} can't be called with a config: {error}") from None
 
 
-def _root(trainable: object, writer: _Writer) -> Path:
+def _code_root_of(trainable: object, writer: _Writer) -> Path:
     if writer.script:
         return writer.script_root
     home = sys.modules.get(home_of(trainable))
@@ -167,25 +175,25 @@ def _root(trainable: object, writer: _Writer) -> Path:
 
 
 class _Writer:
-    """Writes a module. Each name comes after the names that its definition needs."""
+    """Writes a module in which each name is defined before it is used."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         #: Files with values, by path from the module's folder.
         self.values: dict[str, bytes] = {}
-        #: The script's path below its root, if the module uses it.
+        #: Path of the driver's script below ``script_root``, if the module uses it; else empty.
         self.script = ""
         self.script_root = Path()
         self._main = sys.modules["__main__"]
-        #: Names of a session without a file.
+        #: Values of an interactive session or notebook by name; empty if the main module is a file.
         self._session = vars(self._main) if is_in_session(self._main) else {}
         self._seen: set[str] = set()
         self._imports: dict[str, None] = {}
         self._parts: list[str] = []
         #: Variables of written objects, by object id. Keeping the objects keeps their ids valid.
         self._variables: dict[int, tuple[str, object]] = {}
-        #: Objects that are being written.
-        self._open: set[int] = set()
+        #: Ids of the objects whose expressions are being written.
+        self._in_progress: set[int] = set()
         self._count = 0
         if self._session.get("annotations") is __future__.annotations:
             self._imports["from __future__ import annotations"] = None
@@ -198,28 +206,28 @@ class _Writer:
         return "\n".join(imports) + "\n\n\n" + "\n\n\n".join(self._parts) + "\n"
 
     def write_function(self, name: str, target: Callable[..., object]) -> None:
-        """Write a callable as a function of this name."""
+        """Write a callable as a function with this name."""
         path = name if isinstance(target, FunctionType | functools.partial | MethodType) else "self"
-        written = self._text(target, path)
-        self._import("mqtune.trainable.rebuild", _REBUILD)
+        written = self._expression(target, path)
+        self._add_import("mqtune.trainable.rebuild", _REBUILD)
         self._parts.append(f"{name} = {_REBUILD}.as_function({written}, __name__, {name!r})")
 
     # Names of a session.
 
     def define(self, name: str, value: object) -> None:
-        """Write the value of a session's name, once."""
+        """Write a session's name and its value, unless that was done before."""
         if name in self._seen:
             return
         self._seen.add(name)
         is_here = callable(value) and getattr(value, "__module__", None) == "__main__" and hasattr(value, "__name__")
         if is_here and "<locals>" not in getattr(value, "__qualname__", ""):
-            self._define_here(name, value)
-        elif (line := _import_of(name, value)) is not None:
+            self._define_by_source(name, value)
+        elif (line := _import_line(name, value)) is not None:
             self._imports[line] = None
         else:
-            self._parts.append(f"{name} = {self._text(value, name)}")
+            self._parts.append(f"{name} = {self._expression(value, name)}")
 
-    def _define_here(self, name: str, value: UserObject) -> None:
+    def _define_by_source(self, name: str, value: UserObject) -> None:
         source = source_of(name, value)
         self._define_used(source)
         self._parts.append(source)
@@ -240,58 +248,65 @@ class _Writer:
 
     # Values.
 
-    def _text(self, value: object, path: str) -> str:
-        """Return an expression for a value. If it can't travel, *path* names it in the problems."""
+    def _expression(self, value: object, path: str) -> str:
+        """Return an expression for a value. If it can't be sent, return "None" and note the problem.
+
+        *path* names the value in the problem.
+        """
         if id(value) in self._variables:
             return self._variables[id(value)][0]
         try:
-            if id(value) in self._open:
-                raise CannotTravel(f"{a(type(value))} that refers to itself")
-            self._open.add(id(value))
+            if id(value) in self._in_progress:
+                raise CannotTravel(f"{with_article(type(value))} that refers to itself")
+            self._in_progress.add(id(value))
             try:
-                return self._text_of(value, path)
+                return self._new_expression(value, path)
             finally:
-                self._open.discard(id(value))
+                self._in_progress.discard(id(value))
         except CannotTravel as error:
             self.problems.append(f"{path}, {error}")
             return "None"
 
-    def _text_of(self, value: UserObject, path: str) -> str:
+    def _new_expression(self, value: UserObject, path: str) -> str:
         kind = type(value)
         if kind in _CONTAINERS:
-            return _of_some_length(self._container(value, path), kind)
-        if (plain := _plain_text(value)) is not None:
-            return _of_some_length(plain, kind)
+            return _check_length(self._container_expression(value, path), kind)
+        if (plain := _plain_expression(value)) is not None:
+            return _check_length(plain, kind)
         if isinstance(value, ModuleType):
-            return self._module(value)
+            return self._module_expression(value)
         if kind is FunctionType:
-            return self._function(value)
+            return self._function_expression(value)
         if kind is functools.partial:
-            return self._partial(value, path)
+            return self._partial_expression(value, path)
         if kind is MethodType:
-            owner = self._text(value.__self__, "self" if not isinstance(value.__self__, type) else path)
+            owner = self._expression(value.__self__, "self" if not isinstance(value.__self__, type) else path)
             return f"{owner}.{value.__func__.__name__}"
         if isinstance(value, enum.Enum):
-            return f"{self._named(kind, kind)}[{value.name!r}]"
+            return f"{self._reference(kind, kind)}[{value.name!r}]"
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
-            return f"{self._named(kind, kind)}._make({self._container([*value], path)})"
+            return f"{self._reference(kind, kind)}._make({self._container_expression([*value], path)})"
         if kind is SimpleNamespace:
-            return self._variable(
-                value, f"{self._alias('types')}.SimpleNamespace(**{self._container(vars(value), path)})"
+            return self._add_variable(
+                value,
+                f"{self._import_alias('types')}.SimpleNamespace(**{self._container_expression(vars(value), path)})",
             )
         if isinstance(value, logging.Logger):
-            return f"{self._alias('logging')}.getLogger({value.name!r})"
+            return f"{self._import_alias('logging')}.getLogger({value.name!r})"
         if (kept := stored(value)) is not None:
-            return self._variable(value, self._store(kept.name, kept.content, kept.call))
-        if isinstance(value, type) or hasattr(value, "__qualname__") or _import_of("", value) is not None:
-            return self._named(value, kind)
-        return self._instance(value, path)
+            return self._add_variable(value, self._store_file(kept.name, kept.content, kept.call))
+        if isinstance(value, type) or hasattr(value, "__qualname__") or _import_line("", value) is not None:
+            return self._reference(value, kind)
+        return self._instance_expression(value, path)
 
-    def _container(self, value: UserObject, path: str) -> str:
+    def _container_expression(self, value: UserObject, path: str) -> str:
         if isinstance(value, dict):
-            pairs = ((self._text(key, path), self._text(inner, f"{path}[{key!r:.40}]")) for key, inner in value.items())
+            pairs = (
+                (self._expression(key, path), self._expression(inner, f"{path}[{key!r:.40}]"))
+                for key, inner in value.items()
+            )
             return f"{{{', '.join(f'{key}: {inner}' for key, inner in pairs)}}}"
-        texts = [self._text(inner, f"{path}[{number}]") for number, inner in enumerate(value)]
+        texts = [self._expression(inner, f"{path}[{number}]") for number, inner in enumerate(value)]
         if isinstance(value, set | frozenset):
             # Their order differs between processes.
             inner = ", ".join(sorted(texts))
@@ -299,38 +314,40 @@ class _Writer:
         inner = ", ".join(texts)
         return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if len(texts) == 1 else f"({inner})"
 
-    def _store(self, name: str, content: bytes, call: str) -> str:
+    def _store_file(self, name: str, content: bytes, call: str) -> str:
         self.values[name] = content
         if sum(map(len, self.values.values())) > MOST_VALUE_BYTES:
             raise CannotTravel(f"with which the values are more than {MOST_VALUE_BYTES / 1e6:.0f} MB together")
-        self._import("mqtune.trainable.values", _VALUES)
+        self._add_import("mqtune.trainable.values", _VALUES)
         return f"{_VALUES}.{call.format(f'{_VALUES}.beside(__file__, {name!r})')}"
 
-    def _partial(self, value: functools.partial[UserObject], path: str) -> str:
-        given = [self._text(value.func, _name_of(value.func))]
-        given += [self._text(argument, f"argument {number} of {path}") for number, argument in enumerate(value.args, 1)]
-        named = {name: self._text(argument, name) for name, argument in value.keywords.items()}
+    def _partial_expression(self, value: functools.partial[UserObject], path: str) -> str:
+        given = [self._expression(value.func, _name_of(value.func))]
+        given += [
+            self._expression(argument, f"argument {number} of {path}") for number, argument in enumerate(value.args, 1)
+        ]
+        named = {name: self._expression(argument, name) for name, argument in value.keywords.items()}
         more = f"**{{{', '.join(f'{name!r}: {text}' for name, text in named.items())}}}"
-        return f"{self._alias('functools')}.partial({', '.join([*given, more] if named else given)})"
+        return f"{self._import_alias('functools')}.partial({', '.join([*given, more] if named else given)})"
 
-    def _instance(self, value: UserObject, path: str) -> str:
+    def _instance_expression(self, value: UserObject, path: str) -> str:
         kind = type(value)
         if why := _why_no_instance(kind):
-            raise CannotTravel(f"{a(kind)}, {why}")
-        name = self._variable(value, f"object.__new__({self._named(kind, kind)})")
-        attributes = [f"{name!r}: {self._text(inner, f'{path}.{name}')}" for name, inner in vars(value).items()]
+            raise CannotTravel(f"{with_article(kind)}, {why}")
+        name = self._add_variable(value, f"object.__new__({self._reference(kind, kind)})")
+        attributes = [f"{name!r}: {self._expression(inner, f'{path}.{name}')}" for name, inner in vars(value).items()]
         self._parts.append(f"{name}.__dict__.update({{{', '.join(attributes)}}})")
         return name
 
     # Objects with a name in a file.
 
-    def _named(self, value: UserObject, kind: type) -> str:
-        """Return an expression for a class or another object by its name.
+    def _reference(self, value: UserObject, kind: type) -> str:
+        """Return an expression that refers to a class or another object by its name.
 
         Raises:
             CannotTravel: workers could not import it by its name.
         """
-        named = f"the class {value.__name__}" if isinstance(value, type) else a(kind)
+        named = f"the class {value.__name__}" if isinstance(value, type) else with_article(kind)
         module, path = (
             getattr(value, "__module__", None),
             getattr(value, "__qualname__", getattr(value, "__name__", "")),
@@ -339,89 +356,91 @@ class _Writer:
             raise CannotTravel(f"{named}, which is not a plain value")
         if self._session and module == "__main__":
             first = path.partition(".")[0]
-            if _found_in(self._session, path) is not value:
-                raise CannotTravel(f"{named}, which is not what {first} is now: make the object again")
+            if _value_at(self._session, path) is not value:
+                raise CannotTravel(f"{named}, which is older than the current {first}: make the object again")
             self.define(first, self._session[first])
             return str(path)
         holder = sys.modules.get(str(module))
-        if holder is None or _found_in(vars(holder), path) is not value:
+        if holder is None or _value_at(vars(holder), path) is not value:
             raise CannotTravel(f"{named}, which is not at the top level of a file")
         if self.is_made_late(value):
             raise CannotTravel(f"{named}, which is below the main guard, or made by exec: put it above")
         if module == "builtins":
             return str(path)
-        self._bring_globals(value)
-        return f"{self._module(holder)}.{path}"
+        self._write_changed_globals(value)
+        return f"{self._module_expression(holder)}.{path}"
 
-    def _module(self, module: ModuleType) -> str:
+    def _module_expression(self, module: ModuleType) -> str:
         if module is not self._main:
-            return self._alias(module.__name__)
+            return self._import_alias(module.__name__)
         spec = getattr(module, "__spec__", None)
         if spec is not None and spec.name != "__main__":
-            return self._alias(spec.name)
+            return self._import_alias(spec.name)
         if self._session:
             raise CannotTravel("the module __main__ of a notebook")
         if not self.script:
             self.script, self.script_root = below_root(Path(str(module.__file__)))
-            self._import("mqtune.trainable.rebuild", _REBUILD)
+            self._add_import("mqtune.trainable.rebuild", _REBUILD)
             self._parts.insert(0, f"{_MAIN} = {_REBUILD}.script(__file__, {self.script!r})")
         return _MAIN
 
-    def _alias(self, module: str) -> str:
+    def _import_alias(self, module: str) -> str:
         alias = f"_{module.replace('.', '_')}"
-        self._import(module, alias)
+        self._add_import(module, alias)
         return alias
 
-    def _import(self, module: str, alias: str) -> None:
+    def _add_import(self, module: str, alias: str) -> None:
         self._imports[f"import {module} as {alias}"] = None
 
-    def _variable(self, value: object, text: str) -> str:
+    def _add_variable(self, value: object, text: str) -> str:
         self._count += 1
         name = f"_{self._count}_"
         self._parts.append(f"{name} = {text}")
         self._variables[id(value)] = name, value
         return name
 
-    # Functions without such a name.
+    # Functions without a name in a file.
 
-    def _function(self, value: FunctionType) -> str:
+    def _function_expression(self, value: FunctionType) -> str:
         path, names = value.__qualname__, value.__globals__
         holder = next(
             (module for module in list(sys.modules.values()) if getattr(module, "__dict__", None) is names), None
         )
         if holder is None:
             raise NoSource(f"a function whose module is {names.get('__name__')!r}, which is not imported")
-        if _found_in(names, path) is value and not self.is_made_late(value):
-            return self._named(value, FunctionType)
+        if _value_at(names, path) is value and not self.is_made_late(value):
+            return self._reference(value, FunctionType)
         maker = maker_of(value)
         if value.__code__.co_flags & __future__.annotations.compiler_flag:
             self._imports["from __future__ import annotations"] = None
-        captured = [self._text(*pair) for pair in captured_values(value)]
+        captured = [self._expression(*pair) for pair in captured_values(value)]
         self._count += 1
         maker.name = f"_make_{self._count}"
         if names is self._session:
             self._define_used(ast.unparse(maker))
             place = ""
         else:
-            self._import("mqtune.trainable.rebuild", _REBUILD)
-            place = f"@{_REBUILD}.within({self._module(holder)})\n"
+            self._add_import("mqtune.trainable.rebuild", _REBUILD)
+            place = f"@{_REBUILD}.within({self._module_expression(holder)})\n"
         self._parts.append(place + ast.unparse(maker))
-        name = self._variable(value, f"{maker.name}({', '.join(captured)})")
+        name = self._add_variable(value, f"{maker.name}({', '.join(captured)})")
         if value.__defaults__:
-            self._parts.append(f"{name}.__defaults__ = {self._container(value.__defaults__, 'a default')}")
+            self._parts.append(f"{name}.__defaults__ = {self._container_expression(value.__defaults__, 'a default')}")
         if value.__kwdefaults__:
-            self._parts.append(f"{name}.__kwdefaults__ = {self._container(value.__kwdefaults__, 'a default')}")
+            self._parts.append(
+                f"{name}.__kwdefaults__ = {self._container_expression(value.__kwdefaults__, 'a default')}"
+            )
         if vars(value):
-            self._parts.append(f"{name}.__dict__.update({self._container(vars(value), value.__name__)})")
-        self._bring_globals(value)
+            self._parts.append(f"{name}.__dict__.update({self._container_expression(vars(value), value.__name__)})")
+        self._write_changed_globals(value)
         return name
 
-    # Names of a script with values from its main block.
+    # Names of a script that get their values in its main block.
 
     def is_made_late(self, value: UserObject) -> bool:
-        """Whether a script's function or class is made in its main block, or by ``exec`` there.
+        """Whether a script's function or class is defined in its main block, or by ``exec`` there.
 
-        No worker runs that block.
+        No worker executes that block.
         """
         if value.__module__ != "__main__" or self._source is None:
             return False
@@ -436,18 +455,18 @@ class _Writer:
 
     @functools.cached_property
     def _source(self) -> bytes | None:
-        """The script's source; None in a session."""
+        """The source of the driver's script. None in an interactive session."""
         file = getattr(self._main, "__file__", None)
         return None if self._session or file is None else read_source(Path(file))
 
     @functools.cached_property
     def _guarded(self) -> tuple[set[str], set[str]]:
-        """Names set by the script's main block, and names set by its functions' global statements."""
+        """Names set by the script's main block, and names set by global statements in its functions."""
         source = self._source
         return (set(), set()) if source is None else (set_names(guarded(source)), set_globals(source))
 
-    def _bring_globals(self, value: object) -> None:
-        """Write the used names of the script whose values differ from those after its import."""
+    def _write_changed_globals(self, value: object) -> None:
+        """Write the script's globals that an object uses and whose values may differ after an import."""
         by_block, by_functions = self._guarded
         names = vars(self._main)
         if not (by_block or by_functions) or getattr(value, "__module__", None) != "__main__":
@@ -457,26 +476,26 @@ class _Writer:
                 continue
             self._seen.add(used)
             before = len(self.problems)
-            text = self._text(names[used], used)
+            text = self._expression(names[used], used)
             if used not in by_block and len(self.problems) > before:
                 # For example a cache, which the trial fills itself.
                 del self.problems[before:]
                 continue
-            self._parts.append(f"{self._module(self._main)}.{used} = {text}")
+            self._parts.append(f"{self._module_expression(self._main)}.{used} = {text}")
 
 
 # Values.
 
 
-def _found_in(names: Mapping[str, object], path: str) -> object:
+def _value_at(names: Mapping[str, object], path: str) -> object:
     first, *others = path.split(".")
     return functools.reduce(lambda value, name: getattr(value, name, None), others, names.get(first))
 
 
-def _import_of(name: str, value: object) -> str | None:
+def _import_line(name: str, value: object) -> str | None:
     if isinstance(value, ModuleType):
         return f"import {name}" if value.__name__ == name else f"import {value.__name__} as {name}"
-    # NumPy's functions, for example, state their home under a different name.
+    # NumPy's functions, for example, name another module than the one that defines them.
     module, home = getattr(value, "__module__", None), getattr(value, "__name__", None) or name
     if not isinstance(module, str) or module == "__main__":
         return None
@@ -486,46 +505,46 @@ def _import_of(name: str, value: object) -> str | None:
 
 
 def _is_builtin(name: str, value: object) -> bool:
-    """Whether a name is Python's own, or a notebook's replacement of it, such as ``open``."""
+    """Whether a name is Python's own, or a notebook's replacement for that, such as for ``open``."""
     if name not in vars(builtins):
         return False
     stands_for = inspect.unwrap(value) if callable(value) else value
     return stands_for is getattr(builtins, name) or type(value).__module__.startswith("IPython.")
 
 
-def _plain_text(value: UserObject) -> str | None:
+def _plain_expression(value: UserObject) -> str | None:
     kind = type(value)
     if isinstance(value, PurePath):
         return f"__import__('pathlib').{kind.__name__.removeprefix('Posix')}({str(value)!r})"
     if kind is float and not math.isfinite(value):
         return f"float({str(value)!r})"
     if kind is complex:
-        return f"complex({_plain_text(value.real)}, {_plain_text(value.imag)})"
+        return f"complex({_plain_expression(value.real)}, {_plain_expression(value.imag)})"
     if kind in _PLAIN:
         return repr(value)
     if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.generic):
         plain = value.item()
-        return f"__import__('numpy').{kind.__name__}({_plain_text(plain)})" if type(plain) in _PLAIN else None
+        return f"__import__('numpy').{kind.__name__}({_plain_expression(plain)})" if type(plain) in _PLAIN else None
     if kind.__module__ == "torch" and kind.__name__ in ("device", "dtype"):
         name = str(value).removeprefix("torch.")
         return f"__import__('torch').{name if kind.__name__ == 'dtype' else f'device({name!r})'}"
     return None
 
 
-def _of_some_length(text: str, kind: type) -> str:
+def _check_length(text: str, kind: type) -> str:
     if len(text) > _LONGEST_VALUE:
-        raise CannotTravel(f"{a(kind)} with more than {_LONGEST_VALUE:,} characters")
+        raise CannotTravel(f"{with_article(kind)} with more than {_LONGEST_VALUE:,} characters")
     return text
 
 
 def _why_no_instance(kind: type) -> str:
-    """Return why an instance is more than a class and attributes. Empty if it is not."""
+    """Return why an instance can't be rebuilt from its class and attributes. Empty if it can be."""
     made = [class_ for class_ in kind.__mro__ if class_ is not object]
     maker: object = kind.__new__
     slots = {name for method in made for name in _slots_of(method)} - {"__dict__", "__weakref__"}
     if slots:
         return f"whose class has __slots__: {', '.join(sorted(slots))}"
-    # An instance of a class that is not written in Python is larger: it has values beside its attributes.
+    # An instance of a class written in C is larger, as it has values beside its attributes.
     if not kind.__dictoffset__ or maker is not object.__new__ or kind.__basicsize__ > _Writer.__basicsize__:
         return "which is not a plain value"
     if any(getattr(kind, name, None) is not getattr(object, name, None) for name in _STATE):

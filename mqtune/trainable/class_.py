@@ -1,7 +1,4 @@
-"""Trainables that are classes.
-
-A trial runs in steps, and can be saved, paused and resumed between them.
-"""
+"""Trainables that are classes: a trial runs in steps, between which it can be saved or paused."""
 
 from __future__ import annotations
 
@@ -24,48 +21,54 @@ if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
 
 _DONE: Final = "done"
-#: The metrics of a step that are summed up, and the names of their totals, which continue after a resume.
+#: The metrics of a step that are summed up, and the metrics with their totals. Totals continue after a resume.
 _COUNTED: Final = {"timesteps_this_iter": "timesteps_total", "episodes_this_iter": "episodes_total"}
 
 
 class Trainable:
     """Base class of trainables that run in steps: derive from it, and define at least ``step``.
 
-    The trial's process makes an instance without arguments, sets the attributes below, and calls ``setup``; then
-    ``load_checkpoint`` if the trial starts from a checkpoint; then ``step`` until that returns ``done`` or the trial is stopped
-    or paused; and last ``cleanup``, however the trial ended. A pause takes effect between steps: the trial is saved, if it can
-    be and was not in this iteration, and ends. A stop is raised immediately (``StopTrial``), also in the middle of a step.
+    The trial's process makes an instance without arguments, sets the attributes below, and calls these methods:
+
+    - ``setup``, once.
+    - ``load_checkpoint``, if the trial starts from a checkpoint.
+    - ``step``, until it returns ``done`` or the trial is stopped or paused.
+    - ``cleanup``, however the trial ended.
+
+    A pause takes effect between two steps. If the class can save and has not saved since the last step, the trial is
+    saved first. A stop takes effect immediately: it raises ``StopTrial``, also in the middle of a step.
 
     Each report has these metrics too, unless ``step`` returned them itself:
 
-    - ``training_iteration``: steps so far, those before a resume too.
-    - ``time_this_iter_s``: seconds that this step took, without the saving and reporting.
-    - ``time_total_s``: seconds in steps so far, those before a resume too.
-    - ``timesteps_total`` and ``episodes_total``: sums of ``timesteps_this_iter`` and ``episodes_this_iter`` so far, those
-      before a resume too; only when a step has returned these.
-    - ``iterations_since_restore`` and ``time_since_restore_s``: the same as the first and the third, in this attempt.
+    - ``training_iteration``: number of steps so far, including those before a resume.
+    - ``time_this_iter_s``: seconds that this step took, without saving and reporting.
+    - ``time_total_s``: seconds in steps so far, including those before a resume.
+    - ``timesteps_total`` and ``episodes_total``: sums of ``timesteps_this_iter`` and ``episodes_this_iter`` so far,
+      including those before a resume. Present only if a step has returned these.
+    - ``iterations_since_restore`` and ``time_since_restore_s``: number of steps, and seconds in them, in this attempt.
 
-    Of a trial with several seats each has an instance, which loads the checkpoint and steps; only seat 0's is saved, so nothing in
-    ``save_checkpoint`` may wait for the others.
+    In a trial with several seats, each seat has an instance, which loads the checkpoint and runs the steps. Only the
+    instance of seat 0 is saved, so ``save_checkpoint`` must not wait for the other seats.
 
-    With ``Process(reuse=True)`` the instance and its process stay for the next trial of the experiment in the slot, if
-    ``reset_config`` takes its config, so that everything that ``setup`` brought into memory or onto a GPU is still there. They
-    stay only if the trial completed, stopped or paused between two steps; never after an error, an interrupted step, a
-    signal that ended the trial or an expired ``timeout_s``, nor if processes or non-daemon threads are left.
-    Environment and random generators stay as they are. Each trial has its own working directory, already in ``reset_config``,
-    unless ``working_dir="code"`` is set. ``cleanup`` is called when the process exits, not between its trials, and has
-    one second if no trial runs there: the worker exits, there was no trial for two minutes, another experiment has the slot, or
-    the code has changed. Only on Linux; elsewhere each trial has a new process.
+    With ``Process(reuse=True)`` the instance and its process also run the slot's next trial of the experiment, if
+    ``reset_config`` accepts its config. So everything that ``setup`` has brought into memory or onto a GPU is still
+    there. An instance is reused only if its trial completed, stopped or paused between two steps. It is not reused
+    after an error, an interrupted step, a signal that ended the trial or an expired ``timeout_s``, nor if processes or
+    non-daemon threads are left. Environment and random generators stay as they are. Each trial has its own working
+    directory, already in ``reset_config``, unless ``working_dir="code"`` is set. ``cleanup`` is called when the process
+    exits, not between its trials. It has one second if no trial runs: the worker exits, there was no trial for two
+    minutes, another experiment has the slot, or the code has changed. Reuse needs Linux. Elsewhere each trial has a new
+    process.
 
     Attributes:
         config: the trial's config.
         trial_id: the trial's id.
         folder: the attempt's own folder on the worker; see ``mqtune.get_context``.
-        training_iteration: how many steps are done, those before a resume too.
-        time_total_s: seconds in steps so far, those before a resume too.
-        checkpoint_every: after how many iterations a checkpoint is saved; 0 saves only for a pause and on request. It may
-            be set in the class, or in ``setup``.
-        checkpoint_at_end: whether to save with the last report too; also when the trial is stopped between steps.
+        training_iteration: number of finished steps, including those before a resume.
+        time_total_s: seconds in steps so far, including those before a resume.
+        checkpoint_every: number of iterations between two checkpoints. With 0, checkpoints are saved only for a pause
+            and on request. Set it in the class, or in ``setup``.
+        checkpoint_at_end: whether to save with the last report, and when the trial is stopped between two steps.
         export_formats: the formats that ``export_model`` can write.
     """
 
@@ -80,12 +83,12 @@ class Trainable:
     time_total_s: float = 0.0
 
     def setup(self, config: Config) -> None:
-        """Prepare for the first step; may take as long as it needs."""
+        """Prepare for the first step. This may take any time."""
 
     def step(self) -> Metrics:
         """Do one iteration and return its metrics.
 
-        ``"done": True`` among them ends the trial and is not reported.
+        The item ``"done": True`` ends the trial, and is not reported.
         """
         raise NotImplementedError
 
@@ -98,21 +101,23 @@ class Trainable:
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """Release resources; called once, however the trial ended.
+        """Release resources. It is called once, however the trial ended.
 
         An error in it fails a trial that had not failed.
 
-        With ``reuse`` it is called after the instance's last trial; when that has been reported an error is only printed.
+        With ``reuse`` it is called after the instance's last trial. If the end of that trial was reported before, an
+        error is only printed.
         """
 
     def reset_config(self, config: Config) -> bool:
-        """Take another trial's config in place of ``setup``, and return True.
+        """Switch to another trial's config in place of ``setup``, and return True.
 
-        Otherwise a new process runs the trial.
+        If it returns False, a new process runs the trial.
 
-        Only for ``Process(reuse=True)``. If it returns True the instance must be as ``setup`` would leave it with this config:
-        nothing of the trial before that a result depends on is left. ``self.config`` is still that trial's in here;
-        ``trial_id`` and ``folder`` are the new one's, and the counters are 0. Nothing can be reported or saved yet.
+        It is called only with ``Process(reuse=True)``. When it returns True, the instance must be as ``setup`` would
+        leave it with this config: nothing of the previous trial may be left that a result depends on. During the call,
+        ``self.config`` is still the previous config. ``trial_id`` and ``folder`` are the new trial's, and the counters
+        are 0. Nothing can be reported or saved yet.
         """
         return False
 
@@ -125,7 +130,7 @@ def check_class(trainable: type) -> None:
     """Check that a class can be tuned.
 
     Raises:
-        TrainableNotFound: it can't; the message says why.
+        TrainableNotFound: it can't be tuned. The message says why.
     """
     name = trainable.__name__
     if not issubclass(trainable, Trainable) or trainable is Trainable:
@@ -156,15 +161,15 @@ def check_class(trainable: type) -> None:
 
 
 def check_reusable(trainable: object) -> None:
-    """Check that a trainable's processes can be reused.
+    """Check that a trainable's processes can be reused for further trials.
 
     Raises:
         ConfigurationError: it is no class, or a class without a reset_config.
     """
     if not isinstance(trainable, type):
         raise ConfigurationError(
-            f"reuse=True is for a class with a reset_config method, and {trainable!r} is none; leave reuse out, or write a subclass of "
-            "mqtune.Trainable, whose setup does what all trials of a process share"
+            f"reuse=True needs a class with a reset_config method, and {trainable!r} is not a class; leave reuse out, or write a "
+            "subclass of mqtune.Trainable whose setup does the work that all trials of a process share"
         )
     if not _defines(trainable, "reset_config"):
         raise ConfigurationError(
@@ -180,9 +185,9 @@ def export_model(
     format: str,  # noqa: A002 - the usual name
     folder: Path,
 ) -> None:
-    """Export a trial's model: restore an instance in this process, and call its ``export_model``.
+    """Restore a trial's instance in this process, and call its ``export_model``.
 
-    The folder is made unless it exists; *checkpoint* is None for a class without checkpoints.
+    The folder is made if it is missing. *checkpoint* is None for a class without checkpoints.
 
     Raises:
         ConfigurationError: the format is not one of the class's ``export_formats``.
@@ -203,10 +208,10 @@ def export_model(
 
 
 class Steps:
-    """Runs one attempt of a class, step by step."""
+    """Runs one attempt of a trainable class, step by step."""
 
     def __init__(self, trainable: Trainable, current: Session) -> None:
-        # It handles a pause between two steps.
+        # This object handles a pause between two steps.
         current.defer_pause = True
         self._trainable = trainable
         self._session = current
@@ -215,16 +220,16 @@ class Steps:
         self._totals: Metrics = {}
         self._steps = 0
         self._seconds = 0.0
-        #: The iteration of the newest checkpoint; before the first step there is nothing to save.
+        #: The iteration of the newest checkpoint. It is 0 at first, as there is nothing to save before the first step.
         self._saved_at = 0
-        #: Whether the last save was a dict: then the next folder is not made in the store.
+        #: Whether the last checkpoint was a dict. Then the next folder is not made in the store.
         self._saves_dicts = False
         self._refused_request = False
-        #: Whether the instance is between two steps, of which none was interrupted.
+        #: Whether the instance is between two steps, and no step was interrupted.
         self.is_whole = False
 
     def set_up(self) -> None:
-        """Set up a new instance."""
+        """Set the attributes of a new instance, and call its ``setup``."""
         trainable, message = self._trainable, self._session.message
         trainable.config, trainable.trial_id, trainable.folder = (
             message["config"],
@@ -234,7 +239,7 @@ class Steps:
         trainable.setup(message["config"])
 
     def run(self) -> None:
-        """Load the checkpoint, if the trial starts from one, and run all steps."""
+        """Load the trial's initial checkpoint, if it has one, and run all steps."""
         self._restore()
         self.is_whole = not self._session.known_order
         done = False
@@ -243,7 +248,7 @@ class Steps:
             done = self._step()
 
     def clean_up(self, first: BaseException | None) -> None:
-        """Call cleanup; its error is added to *first*, if there is one, and does not hide it."""
+        """Call ``cleanup``. If that raises after the error *first*, only add a note to *first*."""
         # A stop that comes now changes nothing.
         signal.signal(STOP_SIGNAL, signal.SIG_IGN)
         try:
@@ -262,7 +267,7 @@ class Steps:
             return
         if not _defines(type(self._trainable), "load_checkpoint"):
             raise ConfigurationError(
-                f"the trial is to start from checkpoint {checkpoint.id} and {self._name} has no load_checkpoint; "
+                f"the trial starts from checkpoint {checkpoint.id}, but {self._name} has no load_checkpoint; "
                 "give it one, and a save_checkpoint"
             )
         self._trainable.load_checkpoint(checkpoint)
@@ -272,7 +277,10 @@ class Steps:
         self._totals = {total: counters[total] for total in _COUNTED.values() if total in counters}
 
     def _handle_requests(self) -> None:
-        """Save, pause or both, if that was requested meanwhile."""
+        """Save if that was requested. If the trial should end, raise StopTrial.
+
+        Before a pause, an unsaved state is saved.
+        """
         order = self._session.acknowledge()
         if order:
             if order == "pause" and self._can_save and self._saved_at != self._trainable.training_iteration:
@@ -284,15 +292,15 @@ class Steps:
             self._save()
         else:
             self._refused_request = True
-            sys.stderr.write(f"a checkpoint was asked for, and {self._name} has no save_checkpoint\n")
+            sys.stderr.write(f"a checkpoint was requested, but {self._name} has no save_checkpoint\n")
 
     def _step(self) -> bool:
-        """Run one step and report it; return whether it was the last."""
+        """Run one step and report it. Return whether it was the last one."""
         trainable = self._trainable
         began = time.monotonic()
         self.is_whole = False
         metrics = trainable.step()
-        # User code may have caught the StopTrial that was raised in it.
+        # User code may have caught a StopTrial that was raised during the step.
         self.is_whole = not self._session.known_order
         elapsed_s = time.monotonic() - began
         if not isinstance(metrics, dict):
@@ -341,21 +349,21 @@ class Steps:
         return {ITERATION: trainable.training_iteration, TIME_TOTAL: trainable.time_total_s, **self._totals}
 
     def _save(self) -> None:
-        """Save without a report."""
+        """Save a checkpoint without a report."""
         self._session.save(self._saved_state(), self._counters())
         self._saved_at = self._trainable.training_iteration
 
     def _saved_state(self) -> State | Path:
-        """Call save_checkpoint, and return the state: a dict, or the folder with the files."""
+        """Call ``save_checkpoint``, and return the state: a dict, or the folder with the files."""
         if self._saves_dicts:
             folder = self._session.ensure_scratch() / "dict"
             folder.mkdir()
         else:
             folder = self._session.draft()
-        was_whole, heard, self.is_whole = self.is_whole, self._session.known_order, False
+        was_whole, known, self.is_whole = self.is_whole, self._session.known_order, False
         try:
             saved: object = self._trainable.save_checkpoint(folder)
-            self.is_whole = was_whole and self._session.known_order == heard
+            self.is_whole = was_whole and self._session.known_order == known
             if isinstance(saved, dict):
                 if any(folder.iterdir()):
                     raise TypeError(f"{self._name}.save_checkpoint returned a dict and wrote files; do one of the two")
@@ -374,7 +382,7 @@ class Steps:
 
 
 def run_class(trainable: type[Trainable], current: Session) -> TrainableEnd:
-    """Run an attempt of a class: make an instance, run its steps, and clean up."""
+    """Run an attempt of a trainable class: make an instance, run its steps, and clean up."""
     steps = Steps(trainable(), current)
     try:
         steps.set_up()
@@ -387,7 +395,7 @@ def run_class(trainable: type[Trainable], current: Session) -> TrainableEnd:
 
 
 def _is_in(path: Path, folder: Path) -> bool:
-    """Whether a path is a folder or lies in it: save_checkpoint of older code returns such a path."""
+    """Whether a path is this folder or lies in it. Older code returns one from ``save_checkpoint``."""
     return path.resolve().is_relative_to(folder.resolve())
 
 

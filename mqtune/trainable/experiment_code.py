@@ -1,7 +1,8 @@
 """Finds an experiment's code: the trainable's file and its imports below the code root.
 
-The definition has a fingerprint of each file, from the experiment's start. It leaves out the block below ``if __name__
-== "__main__":``, which no trial runs, so a script can continue with more trials and the same code.
+The definition has the fingerprint of each file at the experiment's start. It does not cover the block below ``if
+__name__ == "__main__":``, which no trial runs. So a script can be edited there, for instance to ask for more trials,
+and its code counts as the same.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def fingerprints(spec: TrainableSpec, sources: Mapping[str, bytes]) -> dict[str,
 
 
 def changed_files(now: Mapping[str, str], before: object) -> list[str]:
-    """Return the files whose fingerprints differ. Files on one side only don't count."""
+    """Return the files whose fingerprints differ. New and removed files don't count."""
     kept = before if isinstance(before, dict) else {}
     return sorted(name for name, fingerprint in now.items() if kept.get(name, fingerprint) != fingerprint)
 
@@ -47,11 +48,15 @@ def read_code(
     written: Mapping[Path, bytes] = MappingProxyType({}),
     script: Path | None = None,
 ) -> dict[str, bytes]:
-    """Return the files of a trainable's code, by path from the folder of its own file.
+    """Return the files of a trainable's code: their content, by path from the trainable's folder.
 
-    Its own file comes first. Files are found by import statements; nothing is run. A script is that file alone. The
-    result is empty if the trainable's file is not below the code root. *written* has that file if it is not on the
-    disk, and *script* is a script that it executes.
+    The trainable's own file comes first. The others are found by import statements, without running any. For a script
+    the result is its own file alone. It is empty if the trainable's file is missing.
+
+    Args:
+        code_root: the folder to which the search is limited.
+        written: path and content of the trainable's module, if it is not on the disk.
+        script: a script that the written module executes.
     """
     code: dict[str, bytes] = {}
     try:
@@ -62,7 +67,7 @@ def read_code(
     folders = list(dict.fromkeys([*beside, code_root, *_own_path(code_root)]))
     waiting = deque([first] if script is None else [first, script])
     seen = {*waiting}
-    # Files may have been written just now.
+    # Python caches the content of folders, and files may have been written just now.
     importlib.invalidate_caches()
     while waiting and len(code) < MOST_FILES:
         path = waiting.popleft()
@@ -80,9 +85,9 @@ def read_code(
 
 
 def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[str, str]:
-    """Return the fingerprints in an experiment's definition by file path on this machine.
+    """Return the fingerprints in an experiment's definition, by file path on this machine.
 
-    They come over the wire: paths outside the code root and malformed fingerprints are left out.
+    The definition comes over the wire: paths outside the code root and malformed fingerprints are left out.
     """
     try:
         folder = spec.locate(code_root).parent
@@ -105,7 +110,7 @@ def _is_own(path: Path, code_root: Path) -> bool:
 
 
 def _own_path(code_root: Path) -> list[Path]:
-    """Return the folders of ``sys.path`` below the code root, such as of an editable install."""
+    """Return the folders of ``sys.path`` below the code root, as an editable install adds."""
     return [path for path in map(Path, sys.path) if _is_own(path, code_root)]
 
 

@@ -18,36 +18,40 @@ from typing import Final
 
 from mqtune.core.codec import decode_value
 
-#: Subfolder of an experiment with each code file under its fingerprint. No trial can have this name.
+#: Subfolder of an experiment with a copy of each code file, named by its fingerprint. No trial can have this name.
 CODE_FOLDER: Final = ".code"
-#: Maximum size of a code file: a person writes no larger one.
+#: Maximum size of a code file in bytes. No person writes a larger one.
 MOST_BYTES: Final = 1 << 20
-#: Conditions of blocks that are not run on import.
+#: Conditions of a main block, which an import does not run.
 _IS_MAIN: Final = ("__name__ == '__main__'", "'__main__' == __name__")
 #: mqtune itself is never user code, even below a code root.
 _MQTUNE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def fingerprint(source: bytes, *, is_run: bool = False) -> str:
-    """Return the fingerprint of a file's content, without its main block unless it *is_run*."""
-    # Python's own hash for sources. A better one would add megabytes to each trial.
+    """Return the fingerprint of a file's content, by default without its main block.
+
+    With *is_run* the main block counts, too: a script that is run executes it.
+    """
+    # Python's own hash of sources. A stronger one would need a library, with megabytes in each trial's process.
     return source_hash(source if is_run else without_main(source)).hex()
 
 
 class FrozenCode:
     """The files of an experiment with their content at its start.
 
-    An unchanged file is read from the disk and copied into the code folder. For a changed file the copy is used.
+    An unchanged file is read from the disk and copied into the code folder. For a changed file that copy is used.
     Without a copy, as on a machine that never had the file, the content on the disk is used, and the file is in
     ``differing``.
 
     Args:
-        files: the fingerprint of each file, by its path here.
-        is_run: whether they are a script that is run and not imported.
+        folder: the experiment's code folder.
+        files: the fingerprint of each file, by its path on this machine.
+        is_run: whether the file is a script, which is run and not imported.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, str], *, is_run: bool = False) -> None:
-        #: Files whose content is not the experiment's.
+        #: Paths of files whose content is not that of the experiment's start.
         self.differing: list[str] = []
         self._sources: dict[str, bytes] = {}
         for name, wanted in files.items():
@@ -66,7 +70,7 @@ class FrozenCode:
             elif here is not None:
                 # A missing file does not differ. If it is needed, its import fails.
                 self.differing.append(name)
-        #: Last parts of the names of its modules.
+        #: The last part of each module's name.
         self._names = {
             path.parent.name if path.name == "__init__.py" else path.stem for path in map(Path, self._sources)
         }
@@ -76,7 +80,7 @@ class FrozenCode:
         return self._sources.get(path)
 
     def loader(self, name: str, path: str) -> SourceFileLoader | None:
-        """Return a loader of a module with a file's content, or None if it is not included."""
+        """Return a loader of a module from this content of its file, or None for another file."""
         return _FrozenLoader(name, path, self._sources[path]) if path in self._sources else None
 
     def compile(self, paths: Iterable[str]) -> None:
@@ -88,14 +92,14 @@ class FrozenCode:
                     _compiled(self._sources[path], path)
 
     def install(self) -> None:
-        """Make all imports in this process and its forks use these files."""
+        """Make all later imports in this process and its forks use these files."""
         if self._sources:
             sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a module on the path, and load it from these files."""
+        """Find a module on ``sys.path``. If its file is included, load its content from here."""
         if fullname.rpartition(".")[2] not in self._names:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -106,7 +110,7 @@ class FrozenCode:
 
 
 class _FrozenLoader(SourceFileLoader):
-    """Loads a module from content in memory. Its ``__file__`` is the one on the disk."""
+    """Loads a module from content in memory. Its ``__file__`` is the path on the disk."""
 
     def __init__(self, fullname: str, path: str, source: bytes) -> None:
         super().__init__(fullname, path)
@@ -130,11 +134,11 @@ _installed = FrozenCode(Path(), {})
 
 
 def freeze(manifest: Path, *, is_run: bool) -> None:
-    """Make this process and its forks import the files of a manifest. It may be missing.
+    """Make this process and its forks import the files of a manifest. A missing one has no effect.
 
     Args:
-        manifest: a file in an experiment's code folder, with the fingerprint of each file by its path here.
-        is_run: whether it is a script that is run and not imported.
+        manifest: a file in an experiment's code folder, with the fingerprint of each code file by its path here.
+        is_run: whether the code is a script, which is run and not imported.
     """
     global _installed  # noqa: PLW0603 - a process runs trials of one experiment
     try:
@@ -151,7 +155,7 @@ def frozen() -> FrozenCode:
 
 
 def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str, int]]:
-    """Return the imported user files below the code root, and the script.
+    """Return the user's imported files below the code root, and *script* if given.
 
     Each comes with its modification time in nanoseconds.
     """
@@ -164,7 +168,7 @@ def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str,
 
 
 def times_of(paths: Iterable[str]) -> list[tuple[str, int]]:
-    """Return the existing files with their modification times in nanoseconds."""
+    """Return path and modification time, in nanoseconds, of each file that exists."""
     times = []
     for path in paths:
         with contextlib.suppress(OSError):
@@ -173,7 +177,7 @@ def times_of(paths: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def unfrozen(files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the files that are used from the disk."""
+    """Return the files that this process reads from the disk, and not from its frozen code."""
     return [(path, mtime) for path, mtime in files if frozen().source(path) is None]
 
 
@@ -197,7 +201,7 @@ def keep_source(folder: Path, wanted: str, source: bytes) -> None:
 
 
 def kept_source(folder: Path, wanted: str, *, is_run: bool = False) -> bytes | None:
-    """Return the stored content for a fingerprint, or None if it is missing or was changed."""
+    """Return the stored content for a fingerprint. Return None if it is missing or was changed."""
     source = read_source(folder / wanted)
     return source if source is not None and fingerprint(source, is_run=is_run) == wanted else None
 

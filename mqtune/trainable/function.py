@@ -16,16 +16,16 @@ from mqtune.trainable.reporting import here
 from mqtune.trainable.spec import Function, extras_of
 
 _DONE: Final = "done"
-#: File of a dict checkpoint, for a function with a checkpoint folder.
+#: The file for a dict checkpoint, if the function takes a checkpoint folder.
 _DICT_FILE: Final = "checkpoint.msgpack"
 
 
-#: Result of a function with ``yield``.
+#: The generator that a function with ``yield`` returns.
 _Reports = Generator[object, None, object]
 
 
 class _Done(BaseException):
-    """The function reported ``done``. ``except Exception`` doesn't catch a BaseException."""
+    """Raised when a function reports ``done``. ``except Exception`` doesn't catch it."""
 
 
 class Reporter:
@@ -58,17 +58,18 @@ class Reporter:
 
 @contextlib.contextmanager
 def checkpoint_dir(step: int | None = None) -> Iterator[Path]:  # noqa: ARG001 - in older code it names the folder
-    """Yield a new empty folder. After the ``with`` block it is the next report's checkpoint.
+    """Yield a new empty folder, which is the next report's checkpoint after the ``with`` block.
 
-    If no report follows and the function returns, it is saved without one. If the block raises, or another checkpoint
-    is made before the next report, it is discarded. Outside a trial the folder is deleted after the block.
+    If no report follows before the function returns, the folder is saved without one. It is discarded if the block
+    raises, or if another checkpoint folder is made before the next report. Outside a trial it is deleted after the
+    block.
 
     Args:
         step: ignored; older code passes it. A checkpoint has the counters of its report.
     """
     current = here()
     if current is None:
-        # Imported here: it loads much that no trial needs.
+        # Imported only here: it loads much that no trial needs.
         import tempfile  # noqa: PLC0415
 
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
@@ -86,9 +87,9 @@ def checkpoint_dir(step: int | None = None) -> Iterator[Path]:  # noqa: ARG001 -
 
 
 def run_function(function: Function, current: Session) -> None:
-    """Call a function with the config, and a reporter or checkpoint folder if it accepts them.
+    """Call a function with the config, and with a reporter or checkpoint folder if it accepts them.
 
-    Yielded values are reported. The returned value is reported unless the last report has it already. StopIteration
+    Yielded values are reported. The returned value is reported unless the last report already has it. StopIteration
     completes the trial.
     """
     extras: dict[str, object] = {}
@@ -109,7 +110,10 @@ def run_function(function: Function, current: Session) -> None:
 
 
 def _start_folder(current: Session) -> str | None:
-    """Return the local folder of the trial's initial checkpoint, or None. A dict becomes a file."""
+    """Return the local folder of the trial's initial checkpoint, or None without a checkpoint.
+
+    A dict checkpoint is written into a file there.
+    """
     checkpoint = current.get_checkpoint()
     if checkpoint is None:
         return None
@@ -121,7 +125,7 @@ def _start_folder(current: Session) -> str | None:
 
 
 def _report_yielded(generator: _Reports, name: str, current: Session) -> object:
-    """Report each value of a generator, and return its result.
+    """Report each value that a generator yields, and return its result.
 
     An error of a report is raised at the yield, so the function's ``finally`` blocks run and the traceback has its
     line.
@@ -142,7 +146,10 @@ def _report_yielded(generator: _Reports, name: str, current: Session) -> object:
 
 
 def _as_metrics(value: object, source: str, current: Session) -> Metrics:
-    """Return a returned or yielded value as metrics. None is empty."""
+    """Convert a returned or yielded value to metrics. None becomes an empty dict.
+
+    *source* begins the error's text.
+    """
     if value is None:
         return {}
     if isinstance(value, dict):
@@ -157,10 +164,10 @@ def _as_metrics(value: object, source: str, current: Session) -> Metrics:
 
 
 def _has_all(reported: Metrics, metrics: Metrics) -> bool:
-    return all(name in reported and _same(reported[name], value) for name, value in metrics.items())
+    return all(name in reported and _is_same_value(reported[name], value) for name, value in metrics.items())
 
 
-def _same(reported: object, value: object) -> bool:
+def _is_same_value(reported: object, value: object) -> bool:
     # NaN is not equal to itself, but is the same value. Comparing arrays gives an array.
     try:
         return encode_value(reported) == encode_metric(value) or bool(reported == value)

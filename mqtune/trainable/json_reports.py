@@ -9,14 +9,14 @@ import json
 from collections.abc import Collection, Iterator
 from typing import Final
 
-#: Stands in place of patterns in a script's ``metrics``.
+#: The value of a script's ``metrics`` that asks for JSON lines instead of patterns.
 JSON_LINES: Final = "json"
 
 
 class JsonReports:
-    """Reads each line that is a JSON object with one of the optimised metrics as a report.
+    """Reads reports from lines that are JSON objects with at least one of the optimised metrics.
 
-    Other objects, such as those of a log, are no reports.
+    Other objects, such as log records, are no reports.
 
     Args:
         metric: names of the optimised metrics.
@@ -26,7 +26,7 @@ class JsonReports:
         self._metric = metric
 
     def read(self, line: str) -> Iterator[dict[str, int | float | str]]:
-        """Read a line. Yield the report that it is, if it is one."""
+        """Yield the report in a line, if the line is one."""
         if not line.lstrip().startswith("{"):
             return
         try:
@@ -37,5 +37,5 @@ class JsonReports:
             yield values
 
     def finish(self) -> Iterator[dict[str, int | float | str]]:
-        """Yield nothing: each line counts by itself."""
+        """Yield nothing: each line is complete."""
         yield from ()

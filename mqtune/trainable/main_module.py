@@ -23,15 +23,15 @@ _IN_PYTHON: Final = ("built-in", "frozen")
 
 
 def execute_file(path: Path, *, as_program: bool = False, module: str = "") -> ModuleType:
-    """Execute a file as ``__main__``, and leave it there.
+    """Execute a file as the module ``__main__``, and return that module.
 
-    It is also ``__mp_main__``, so that pools of every kind and pickles find its classes and functions. The file's
-    folder comes first on ``sys.path``, unless it runs as a module.
+    It stays ``__main__``. It is also ``__mp_main__``, so that pools of every kind and pickles find its classes and
+    functions. Unless the file runs as a module, its folder is put first on ``sys.path``.
 
     Args:
-        path: the file, absolute.
+        path: absolute path of the file.
         as_program: whether to run the block below ``if __name__ == "__main__":``.
-        module: its name, if it runs by ``python -m``; empty for a file.
+        module: the module's name, if it runs by ``python -m``; empty for a file.
     """
     main = ModuleType(_NAME)
     main.__file__ = str(path)
@@ -54,26 +54,26 @@ def execute_file(path: Path, *, as_program: bool = False, module: str = "") -> M
 
 
 def compile_file(path: Path) -> None:
-    """Compile the file of a main module, so that forks of this process needn't."""
+    """Compile the file of a main module in advance, so that forks of this process needn't."""
     # An error is raised when the file is executed.
     with contextlib.suppress(OSError, SyntaxError, ValueError):
         _compiled(path, _source_of(path), as_program=False)
 
 
 def put_first(*folders: str) -> None:
-    """Put folders first on ``sys.path``, before any installed module of the same name."""
+    """Put folders first on ``sys.path``, so that their modules win over installed ones."""
     if sys.path[: len(folders)] != [*folders]:
         sys.path[:0] = folders
 
 
 def _source_of(path: Path) -> bytes:
-    """Return the file's content as of the experiment's start, or else now."""
+    """Return a file's content at the experiment's start, or else its current content."""
     kept = frozen().source(str(path))
     now = path.read_bytes() if path.is_file() else None
     if kept is None:
         return path.read_bytes() if now is None else now
     if kept != now:
-        # Otherwise tracebacks and inspect read the disk.
+        # Otherwise tracebacks and inspect would show the lines on the disk.
         lines = kept.decode(errors="replace").splitlines(keepends=True)
         linecache.cache[str(path)] = (len(kept), None, lines, str(path))
     return kept

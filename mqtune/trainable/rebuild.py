@@ -1,4 +1,4 @@
-"""Functions of written modules that rebuild a driver's trainable on a worker."""
+"""Functions that a written module calls to rebuild the driver's trainable on a worker."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mqtune.trainable.values import UserObject
 
 
 def script(written: str, name: str) -> ModuleType:
-    """Execute the driver's script, without its main block, and return it as a module.
+    """Execute the driver's script without its main block, and return it as a module.
 
     Args:
-        written: the written module's file.
-        name: the script's path from that file's folder.
+        written: path of the written module.
+        name: path of the script, from the written module's folder.
     """
     path = Path(written).parent / name
     try:
@@ -32,7 +32,7 @@ def script(written: str, name: str) -> ModuleType:
 
 
 def within(module: ModuleType) -> Callable[[Function], Function]:
-    """Return a decorator that makes a function use another module's globals."""
+    """Return a decorator that gives a function the globals of another module."""
 
     def place(maker: UserObject) -> Function:
         return FunctionType(maker.__code__, vars(module), maker.__name__)
@@ -41,7 +41,7 @@ def within(module: ModuleType) -> Callable[[Function], Function]:
 
 
 def as_function(target: Callable[..., object], module: str, name: str) -> Function:
-    """Return a function of a module that calls an object, with that object's signature."""
+    """Return a function that calls an object and has its signature, with this module and name."""
 
     @functools.wraps(target, updated=())
     def call(*args: object, **named: object) -> object:
@@ -52,7 +52,7 @@ def as_function(target: Callable[..., object], module: str, name: str) -> Functi
 
 
 def home_of(trainable: object) -> str:
-    """Return the name of a trainable's original module, the same before and after travelling."""
+    """Return the name of a trainable's original module, on the driver and after a rebuild."""
     inner: UserObject = trainable
     while hasattr(inner, "__wrapped__") or isinstance(inner, functools.partial):
         inner = inner.func if isinstance(inner, functools.partial) else inner.__wrapped__

@@ -1,4 +1,4 @@
-"""Functions for running trainables, such as ``report``. Outside a trial they are harmless."""
+"""Functions that a running trainable calls, such as ``report``. They work outside a trial, too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ current: Session | RelayedSession | None = None
 def here() -> Session | RelayedSession | None:
     """Return the session of this process, or None outside a trial.
 
-    A script joins its trial at the first call.
+    In a script, the first call connects it to its trial.
     """
     global current  # noqa: PLW0603 - a process is one trial or none
     if current is None and RELAY in os.environ:
@@ -84,19 +84,19 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
         refuse("report")
     pack_metrics(0.0, metrics)
     if checkpoint is not None:
-        _check(checkpoint)
+        _check_checkpoint(checkpoint)
     logger = logging.getLogger("mqtune.report")
     if not logger.hasHandlers():
         # Show the metrics in a plain script without logging.
         logger.addHandler(logging.StreamHandler(sys.stderr))
         logger.setLevel(logging.INFO)
-    logger.info("%s", "  ".join(f"{name}={_short(value)}" for name, value in metrics.items()))
+    logger.info("%s", "  ".join(f"{name}={_short_text(value)}" for name, value in metrics.items()))
 
 
 def ask(question: Metrics) -> object:
     """Report a question to the driver, and return the answer given to ``Tuner.answer``.
 
-    It waits for the answer, also over a driver's end: the next driver gets the question again. The driver may get it
+    It waits for the answer. If the driver ends meanwhile, the next driver gets the question, so a question may arrive
     twice. In a trial with several seats only seat 0 may ask.
 
     Args:
@@ -109,16 +109,15 @@ def ask(question: Metrics) -> object:
     current = here()
     if not isinstance(current, Session):
         raise RuntimeError(  # noqa: TRY004 - it is no wrong type of anything given
-            "ask: only the process of a trial, of a function or class, has a driver to ask"
+            "ask: only a trial of a function or class can ask its driver, from its own process"
         )
     return current.ask(question)
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Return the trial's initial checkpoint. None without one, or outside a trial.
+    """Return the trial's initial checkpoint. Return None without one, or outside a trial.
 
-    A folder is fetched and verified at the first call. The copy belongs to the trial and is deleted after the attempt's
-    end.
+    A folder is fetched and verified at the first call. The copy belongs to the trial, and is deleted after the attempt.
 
     Raises:
         CheckpointGone: it no longer exists.
@@ -133,8 +132,8 @@ def save_checkpoint(checkpoint: Savable) -> None:
     """Save a checkpoint without a report, even after StopTrial. Outside a trial, only check it.
 
     It counts as the trial's state after its last report. After StopTrial it must be saved within the grace period: 10
-    seconds if the trial's worker shuts down or the trial is to stop, 10 minutes if it is to pause. In a seat other than
-    0 it is only checked.
+    seconds if the worker shuts down or the trial stops, 10 minutes if the trial pauses. In a seat other than 0 the
+    checkpoint is only checked.
 
     Args:
         checkpoint: as in ``report``.
@@ -150,11 +149,11 @@ def save_checkpoint(checkpoint: Savable) -> None:
         return
     if NOTE in os.environ:
         refuse("save_checkpoint")
-    _check(checkpoint)
+    _check_checkpoint(checkpoint)
 
 
 def should_checkpoint() -> bool:
-    """Whether a user requested a checkpoint and none was saved since.
+    """Whether a user has requested a checkpoint and none has been saved since.
 
     It is False outside a trial, and in a seat other than 0.
     """
@@ -163,7 +162,7 @@ def should_checkpoint() -> bool:
 
 
 def get_context() -> Context:
-    """Return this process's trial, seat and folder. All are empty outside a trial.
+    """Return this process's trial, seat and folder. Outside a trial, its fields have defaults.
 
     Raises:
         StoreUnavailable: the folder can't be made.
@@ -172,7 +171,7 @@ def get_context() -> Context:
     return Context() if current is None else current.context
 
 
-def _check(checkpoint: Savable) -> None:
+def _check_checkpoint(checkpoint: Savable) -> None:
     content = check_savable(checkpoint)
     if isinstance(content, dict):
         from mqtune.checkpoints import encode_dict  # noqa: PLC0415
@@ -180,5 +179,5 @@ def _check(checkpoint: Savable) -> None:
         encode_dict(content, {})
 
 
-def _short(value: object) -> str:
+def _short_text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)

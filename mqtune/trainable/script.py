@@ -1,4 +1,4 @@
-"""Runs a script as a trainable: a program that reports through this process or by printing."""
+"""Runs a script as a trainable: a program that reports over a channel, or by printing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -24,7 +24,7 @@ from mqtune.core.trial import AttemptEnd, Metrics
 from mqtune.trainable.json_reports import JsonReports
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.late_imports import check_batches
-from mqtune.trainable.process.output import flush
+from mqtune.trainable.process.output import flush, write_all
 from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, UNBUFFERED, Message, TrainableEnd
 from mqtune.trainable.process.relay import CONTEXT, address_of
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 #: Argument names in Syne Tune's scripts.
 _CONFIG_ARGUMENT: Final = "--st_config_json_filename"
 _CHECKPOINT_ARGUMENT: Final = "--st_checkpoint_dir"
-#: Print time in a report of Syne Tune's reporter, in seconds since the epoch.
+#: The metric in which Syne Tune's reporter gives the time of a report, in seconds since the epoch.
 _PRINTED_AT: Final = "st_worker_timestamp"
 _READ_BYTES: Final = 2**16
-#: Maximum content of a pipe, unless an administrator has raised it.
+#: Maximum bytes in a pipe, unless an administrator has raised the limit.
 _PIPE_BYTES: Final = 2**20
-#: Bytes of the last output in the error of a failed script.
+#: How many of its last bytes of output the error of a failed script shows.
 _TAIL_BYTES: Final = 4_000
 #: Poll interval if the kernel has no descriptor for the end of a process (macOS).
-_LOOK_MS: Final = 20
+_CHECK_MS: Final = 20
 #: Added to a signal's number in an exit code, as in shells.
 _KILLED: Final = 128
 _TAG: Final = b"[tune-metric]: "
@@ -57,18 +57,18 @@ _MAX_LINE_BYTES: Final = 2**20
 #: Descriptors of this process's output: the trial's own files.
 _STDOUT: Final = 1
 _STDERR: Final = 2
-#: Pipes of a script's output, by read descriptor, each with its log's descriptor and its finder of reports.
+#: The pipes of a script's output: for each read end, the descriptor of its log and the finder of its reports.
 Streams = dict[int, tuple[int, "MetricLines"]]
-#: Shown bytes of a malformed line.
+#: How many bytes of a malformed line a message shows.
 _SHOWN_BYTES: Final = 1_000
 
 
 class ScriptRun:
     """One attempt of a script, in the main thread.
 
-    A .py file runs in a fork of this process, which has imported its packages, or in an interpreter of its own with
-    ``start_method="spawn"``. Any other file must be executable. Its output goes to the trial's own files, and its
-    reports to the session. When the trial has to end, its whole process group gets SIGTERM.
+    A .py file runs in a fork of this process, which has imported its packages, or in a new interpreter with
+    ``start_method="spawn"``. Any other file must be executable. The script's output goes to the trial's own files, and
+    its reports go to the session. When the trial has to end, its whole process group gets SIGTERM.
     """
 
     def __init__(self, path: Path, current: Session, program: Program) -> None:
@@ -81,13 +81,13 @@ class ScriptRun:
         metrics = [metric] if isinstance(metric, str) else metric
         patterns = [reader_of(self._spec.metrics, metrics) for _ in range(2)]
         self._lines = MetricLines(patterns[0])
-        #: With patterns, stderr is read too, separately because the order of two pipes is unknown.
+        #: With patterns, stderr is read too. It has its own finder, as the order of lines in two pipes is unknown.
         self._error_lines = MetricLines(patterns[1], reads_tags=False) if patterns[1] else None
-        self._told: StopTrial | None = None
-        #: Whether the stop signal may raise now, and whether it came earlier.
+        self._stop: StopTrial | None = None
+        #: Whether the stop signal may raise StopTrial now, and whether one came at another time.
         self._may_raise = False
         self._signalled = False
-        self._given = self._arguments()
+        self._words = self._arguments()
 
     def _arguments(self) -> list[str]:
         message = self._session.message
@@ -98,7 +98,8 @@ class ScriptRun:
             arguments = [*template.fill({}), _CONFIG_ARGUMENT, str(file)]
         else:
             arguments = template.fill(config)
-        # A script without checkpoints would reject the argument, and on one machine there is always a store.
+        # Only on request: a script without checkpoints would reject the argument, and on one machine there is always a
+        # store.
         if message["store"] and message["options"].get("pass_checkpoint_dir"):
             start = self._session.get_checkpoint()
             inherited = None if start is None or start.is_dict else start.path
@@ -112,10 +113,10 @@ class ScriptRun:
         """Run the script to its end, and return how it ended.
 
         Raises:
-            StopTrial: the trial was ordered to end, and the script has ended.
-            ConfigurationError: the config can't be passed to the script, or it can't be started.
+            StopTrial: the trial got an order to end, and the script has ended.
+            ConfigurationError: the config can't be passed to the script, or the script can't be started.
         """
-        # SIGTERM goes to the group: it ends the script, and this process reports that end.
+        # SIGTERM goes to the whole group. It should end the script, but not this process, which reports that end.
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(STOP_SIGNAL, self._on_signal)
         output, theirs = os.pipe()
@@ -124,8 +125,8 @@ class ScriptRun:
         streams = {output: (_STDOUT, self._lines)}
         try:
             with self._errors_to_pipe(streams):
-                process = self._start(theirs, inherited)
-            return self._ending(self._see_through(process, streams))
+                process = self._start_script(theirs, inherited)
+            return self._describe_end(self._run_to_end(process, streams))
         finally:
             for stream in streams:
                 os.close(stream)
@@ -133,7 +134,7 @@ class ScriptRun:
 
     @contextmanager
     def _errors_to_pipe(self, streams: Streams) -> Iterator[None]:
-        """Give a process started within the block a pipe for its stderr, if there are patterns."""
+        """With patterns, send stderr of a process started within the block into a pipe of *streams*."""
         if self._error_lines is None:
             yield
             return
@@ -150,24 +151,24 @@ class ScriptRun:
             os.dup2(own, _STDERR)
             os.close(own)
 
-    def _see_through(self, process: subprocess.Popen[bytes] | ForkedScript, streams: Streams) -> int:
-        """Serve the script to its end, or end it on order. Return its exit code."""
+    def _run_to_end(self, process: subprocess.Popen[bytes] | ForkedScript, streams: Streams) -> int:
+        """Serve the script until it exits, and end it if the trial should end. Return its exit code."""
         try:
             code = self._serve(process, streams)
         except StopTrial as stop:
-            self._told = stop
-            # A script that exited earlier ended by itself.
+            self._stop = stop
+            # A script that had exited before the order ended by itself.
             was_over = process.poll() is not None
             if not was_over:
                 os.killpg(os.getpgrp(), signal.SIGTERM)
             code = self._serve(process, streams)
             if not was_over:
-                self._save_rest(code >= 0)
+                self._save_last_files(code >= 0)
                 raise
-        self._save_rest(code == 0)
+        self._save_last_files(code == 0)
         return code
 
-    def _start(self, output: int, channel: Channel) -> subprocess.Popen[bytes] | ForkedScript:
+    def _start_script(self, output: int, channel: Channel) -> subprocess.Popen[bytes] | ForkedScript:
         which = self._session.context
         values = (which.trial, which.attempt, which.experiment, which.folder, which.seat, which.seats, which.address)
         own = dict(zip(CONTEXT, map(str, values), strict=True))
@@ -176,11 +177,11 @@ class ScriptRun:
             module = self._spec.module
             if path.suffix == ".py" and not self._spawns:
                 return fork_script(
-                    path, self._given, own, output, channel, module=module, root=folder_above(path, module)
+                    path, self._words, own, output, channel, module=module, root=folder_above(path, module)
                 )
-            # Not from the current folder, which may have another module of that name.
+            # With -P, Python does not search the current folder, which may have another module of that name.
             program = ["-P", "-m", module] if module else [str(path)]
-            command = [*([sys.executable] if path.suffix == ".py" else []), *program, *self._given]
+            command = [*([sys.executable] if path.suffix == ".py" else []), *program, *self._words]
             environment = {**UNBUFFERED, **os.environ, **own, RELAY: address_of(channel.fileno())}
             if module:
                 before = os.environ.get("PYTHONPATH")
@@ -190,8 +191,8 @@ class ScriptRun:
             )
         except OSError as error:
             raise ConfigurationError(
-                f"script {self._path} can't be started: {error}; a script needs a first line such as #!/bin/sh, and "
-                "a config that is too long for a command line Process(pass_config='json')"
+                f"script {self._path} can't be started: {error}; check that its first line names its interpreter, such as #!/bin/sh; "
+                "if its config is too long for a command line, use Process(pass_config='json')"
             ) from None
         finally:
             os.close(output)
@@ -209,44 +210,43 @@ class ScriptRun:
         try:
             while True:
                 with self._interruptible():
-                    ready = {fd for fd, _ in poll.poll(None if end >= 0 else _LOOK_MS)}
+                    ready = {fd for fd, _ in poll.poll(None if end >= 0 else _CHECK_MS)}
                 code = process.poll()
                 for stream in streams.keys() & ready:
-                    if not self._pass_on(stream, *streams[stream]):
+                    if not self._forward_output(stream, *streams[stream]):
                         poll.unregister(stream)
-                if self._channel.fileno() in ready and not self._answer():
+                if self._channel.fileno() in ready and not self._answer_request():
                     poll.unregister(self._channel.fileno())
                 if code is not None:
                     break
             # The last output fits into the pipe. A leftover process of the script may write forever.
             for stream, (log, lines) in streams.items():
                 for _ in range(0, _PIPE_BYTES, _READ_BYTES):
-                    if not self._pass_on(stream, log, lines):
+                    if not self._forward_output(stream, log, lines):
                         break
-                self._take(lines.finish())
+                self._send_printed(lines.finish())
         finally:
             if end >= 0:
                 os.close(end)
         return code
 
-    def _pass_on(self, stream: int, log: int, lines: MetricLines) -> bool:
-        """Copy output of the script to its log, and send its reports. Return False at its end."""
+    def _forward_output(self, stream: int, log: int, lines: MetricLines) -> bool:
+        """Copy output of the script to its log, and send the reports in it. Return False at its end."""
         try:
             data = os.read(stream, _READ_BYTES)
         except BlockingIOError:
             return True
-        # A full disk should not end the trial.
-        with suppress(OSError):
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(log, rest) :]
-        self._take(lines.feed(data))
+        write_all(log, data)
+        self._send_printed(lines.feed(data))
         return bool(data)
 
-    def _take(self, items: Iterable[Metrics | str]) -> None:
-        """Send the printed reports, until the trial is ordered to end."""
+    def _send_printed(self, items: Iterable[Metrics | str]) -> None:
+        """Send printed reports, until the trial gets an order to end.
+
+        Print the texts among *items*, which explain unreadable reports.
+        """
         for metrics in items:
-            if self._told is not None:
+            if self._stop is not None:
                 return
             if isinstance(metrics, str):
                 sys.stderr.write(f"{metrics}\n")
@@ -254,24 +254,24 @@ class ScriptRun:
             printed_at = metrics.get(_PRINTED_AT)
             now = time.time()
             try:
-                self._report(metrics, None, printed_at if isinstance(printed_at, float) else now)
+                self._send_report(metrics, None, printed_at if isinstance(printed_at, float) else now)
             except (TypeError, ReportTooLarge) as error:
                 sys.stderr.write(f"no report: {reprlib.repr(metrics)} was printed: {error}\n")
 
-    def _report(self, metrics: Metrics, checkpoint: State | Path | None, before: float) -> None:
+    def _send_report(self, metrics: Metrics, checkpoint: State | Path | None, before: float) -> None:
         if checkpoint is None and self._folder is not None:
             checkpoint = self._folder.take(self._session.draft, before)
         with self._interruptible():
             self._session.report(metrics, checkpoint)
 
-    def _save_rest(self, ended_well: bool) -> None:
+    def _save_last_files(self, ended_well: bool) -> None:
         """Save files written after the last report, unless a kill may have cut them short."""
         if ended_well and self._folder is not None:
             rest = self._folder.take(self._session.draft)
             if rest is not None:
                 self._session.save(rest)
 
-    def _answer(self) -> bool:
+    def _answer_request(self) -> bool:
         received = self._channel.receive()
         if received is None:
             return False
@@ -284,7 +284,7 @@ class ScriptRun:
         except (TypeError, RuntimeError, OSError, MqtuneError) as error:
             answer = {"is": "error", "type": type(error).__name__, "text": str(error)}
         self._channel.send(answer)
-        if told is not None and self._told is None:
+        if told is not None and self._stop is None:
             raise told
         return True
 
@@ -292,30 +292,30 @@ class ScriptRun:
         current = self._session
         match request["do"]:
             case "report":
-                if self._told is not None:
-                    raise StopTrial(self._told.action)
-                # The script waits meanwhile, so all files in its folder were written before.
-                checkpoint = None if request["checkpoint"] is None else _content(request["checkpoint"])
-                self._report(request["metrics"], checkpoint, math.inf)
+                if self._stop is not None:
+                    raise StopTrial(self._stop.action)
+                # The script waits for the answer, so no file in its folder is half written.
+                checkpoint = None if request["checkpoint"] is None else _checkpoint_content(request["checkpoint"])
+                self._send_report(request["metrics"], checkpoint, math.inf)
             case "imported":
                 check_batches(request["batches"])
                 current.imported += request["batches"]
             case "save":
-                current.save(_content(request["checkpoint"]))
+                current.save(_checkpoint_content(request["checkpoint"]))
             case "save_wanted":
                 return {"save_wanted": current.is_save_wanted()}
             case "action":
-                return {"action": self._told.action if self._told is not None else "stop"}
+                return {"action": self._stop.action if self._stop is not None else "stop"}
             case "draft":
                 return {"folder": str(current.draft())}
             case "fetch":
                 with self._interruptible():
-                    return {"checkpoint": _description(current.get_checkpoint())}
+                    return {"checkpoint": _describe_checkpoint(current.get_checkpoint())}
         return {}
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Allow the stop signal to raise within the block.
+        """Let the stop signal raise StopTrial within the block.
 
         Elsewhere it could cut a message short, or leave the script running.
         """
@@ -329,11 +329,11 @@ class ScriptRun:
 
     def _on_signal(self, *_: object) -> None:
         self._signalled = True
-        if self._may_raise and self._told is None:
+        if self._may_raise and self._stop is None:
             self._signalled = False
             self._session.on_stop_signal()
 
-    def _ending(self, code: int) -> TrainableEnd:
+    def _describe_end(self, code: int) -> TrainableEnd:
         if code == 0:
             return TrainableEnd(AttemptEnd.COMPLETED)
         try:
@@ -348,12 +348,12 @@ class ScriptRun:
         return TrainableEnd(AttemptEnd.FAILED, "Killed", text, code=_KILLED + -code)
 
 
-def _content(checkpoint: Message) -> State | Path:
+def _checkpoint_content(checkpoint: Message) -> State | Path:
     data: State | None = checkpoint["data"]
     return Path(checkpoint["path"]) if data is None else data
 
 
-def _description(checkpoint: Checkpoint | None) -> Message | None:
+def _describe_checkpoint(checkpoint: Checkpoint | None) -> Message | None:
     if checkpoint is None:
         return None
     return {
@@ -370,8 +370,8 @@ class MetricLines:
     A line ends with a newline or, as in progress bars, with a carriage return.
 
     Args:
-        patterns: read reports from lines.
-        reads_tags: whether to read reports in Syne Tune's format too: ``[tune-metric]: {"loss": 0.1}``.
+        patterns: the reader of reports in lines without a tag.
+        reads_tags: whether to read reports in Syne Tune's format, too: ``[tune-metric]: {"loss": 0.1}``.
     """
 
     def __init__(self, patterns: OutputPatterns | JsonReports | None = None, *, reads_tags: bool = True) -> None:
@@ -380,7 +380,7 @@ class MetricLines:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[Metrics | str]:
-        """Read a piece of output. Yield each completed report, or why it can't be read."""
+        """Read a piece of output. Yield each complete report, or a text on why it can't be read."""
         data = self._rest + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         rest = data[end:]
@@ -426,7 +426,7 @@ def _beginning(line: bytes) -> str:
 
 
 class WatchedFolder:
-    """Copies a script's checkpoint folder, but only if nothing is written meanwhile.
+    """Copies a script's checkpoint folder whenever it has new and complete files.
 
     Args:
         path: the folder, which need not exist yet. Its present content does not count as new.
@@ -434,34 +434,34 @@ class WatchedFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._taken = self._look()
+        self._copied = self._file_states()
 
     def take(self, draft: Callable[[], Path], before: float = math.inf) -> Path | None:
-        """Return a copy of the folder. None if nothing is new, or files may be half written.
+        """Return a copy of the folder. Return None if nothing is new, or if files may be half written.
 
         Args:
             draft: returns a new empty folder for the copy.
-            before: a time, in seconds since the epoch. Files written later are too new.
+            before: a time in seconds since the epoch. If a file was written later, return None.
         """
-        seen = self._look()
-        if not seen or seen == self._taken:
+        seen = self._file_states()
+        if not seen or seen == self._copied:
             return None
-        # A future time comes from before the clock was set back, or from another machine's clock.
+        # A time in the future doesn't count: the clock was set back since, or it is another machine's.
         if before * 1e9 < max(changed_ns for _, changed_ns in seen.values()) <= time.time_ns():
             return None
         copy = draft()
         try:
             shutil.copytree(self.path, copy, dirs_exist_ok=True)
-            complete = self._look() == seen
+            complete = self._file_states() == seen
         except (FileNotFoundError, shutil.Error):
             complete = False
         if not complete:
             shutil.rmtree(copy, ignore_errors=True)
             return None
-        self._taken = seen
+        self._copied = seen
         return copy
 
-    def _look(self) -> dict[str, tuple[int, int]]:
+    def _file_states(self) -> dict[str, tuple[int, int]]:
         files = {}
         for folder, _, names in os.walk(self.path):
             for name in names:

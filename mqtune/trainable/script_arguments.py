@@ -16,9 +16,9 @@ from typing import Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.trainable.json_reports import JSON_LINES, JsonReports
 
-#: An item of a command: words that are present or absent together, usually one.
+#: An item of a command: usually one word, or several that are left out together.
 Item = tuple[str, ...]
-#: A report from output.
+#: A report read from a script's output.
 Report = dict[str, int | float | str]
 
 #: Limits of a command from a message: far more than a Linux command line needs.
@@ -27,9 +27,10 @@ _MOST_CHARS: Final = 100_000
 #: Limits of patterns from a message: enough for each metric of a program, and quick to compile.
 _MOST_PATTERNS: Final = 32
 _MOST_PATTERN_CHARS: Final = 1_000
-#: Patterns match this beginning of a line. An inefficient pattern takes minutes for a line of a megabyte.
+#: Patterns are searched only in this many first characters of a line. An inefficient pattern would take minutes for a
+#: line of a megabyte.
 MATCHED_CHARS: Final = 10_000
-#: Fields that stand for all parameters.
+#: The fields of an item that is repeated for each parameter.
 _NAME: Final = "name"
 _VALUE: Final = "value"
 _EACH: Final = frozenset({_NAME, _VALUE})
@@ -46,13 +47,13 @@ _WHOLE_NUMBER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 class Script:
     r"""A program as a trainable, with its arguments, and patterns for metrics in its output.
 
-    It needs no line for mqtune: ``Script(["./train", "--{name}={value}"], metrics=r"val loss (?P<val_loss>\S+)")``. The
-    spellings of arguments are in docs/how-to/scripts.md.
+    The program need not know mqtune: ``Script(["./train", "--{name}={value}"], metrics=r"val loss
+    (?P<val_loss>\S+)")``. All forms of arguments are in docs/how-to/scripts.md.
 
     Args:
         command: the program and its arguments. The program is a path, such as ``./train`` or ``train.py``, or ``-m``
-            and the name of a module below the current folder. Without any ``{…}`` the config follows as ``--name
-            value``.
+            and the name of a module below the current folder. If no argument has ``{…}``, the config follows as
+            ``--name value``.
         metrics: a regular expression, or several, with a named group for each metric: ``(?P<val_loss>\S+)``. They are
             searched in each line of the program's output and errors. See docs/how-to/scripts.md for several patterns.
             "json" reads lines that are JSON objects with the metric instead.
@@ -80,7 +81,7 @@ class Script:
             self.program = begin[0]
         else:
             raise ConfigurationError(f"command={command!r}: the first item is the program, such as './train'")
-        #: Items after the program.
+        #: The items after the program.
         self.items: tuple[Item, ...] = items[2:] if self.module else items[1:]
         #: The patterns.
         self.metrics: tuple[str, ...] = (metrics,) if isinstance(metrics, str) else _checked_texts("metrics", metrics)
@@ -123,7 +124,10 @@ def _checked_texts(name: str, given: object) -> tuple[str, ...]:
 
 
 def are_items(given: object) -> bool:
-    """Whether a value from a message is a list of items. ``ArgumentTemplate`` checks more."""
+    """Whether a value from a message has the form of a list of items.
+
+    ``ArgumentTemplate`` checks more.
+    """
     if not isinstance(given, list | tuple) or len(given) > _MOST_ITEMS:
         return False
     if not all(isinstance(item, list | tuple) and item for item in given):
@@ -132,7 +136,10 @@ def are_items(given: object) -> bool:
 
 
 def are_patterns(given: object) -> bool:
-    """Whether a value from a message is a list of patterns. They are not compiled."""
+    """Whether a value from a message has the form of a list of patterns.
+
+    They are not compiled.
+    """
     return _are_texts(given, _MOST_PATTERNS, _MOST_PATTERNS * _MOST_PATTERN_CHARS)
 
 
@@ -156,13 +163,13 @@ def plain_arguments(config: Mapping[str, object]) -> list[str]:
     """
     arguments = []
     for name, value in config.items():
-        text = _text(name, value)
+        text = _argument_text(name, value)
         # Python's argparse takes -1e-05, -inf and -O2 for options.
         arguments += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
     return arguments
 
 
-def _text(name: str, value: object, *, as_json: bool = False) -> str:
+def _argument_text(name: str, value: object, *, as_json: bool = False) -> str:
     if as_json:
         text = json.dumps(value, ensure_ascii=False)
     else:
@@ -176,13 +183,13 @@ def _text(name: str, value: object, *, as_json: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One ``{…}`` of a template.
+    """One ``{…}`` in a word of a command.
 
     Attributes:
-        name: name of a parameter, or "name" or "value" for each parameter.
+        name: name of a parameter; or "name" or "value", in an item that is repeated for each parameter.
         repeats: whether the word is repeated for each entry of a list.
         as_json: whether the value is written as JSON.
-        flags: the words for True and False, both empty unless it is a flag.
+        flags: the words for True and False. Both are empty unless the field is a flag.
     """
 
     name: str
@@ -195,7 +202,7 @@ class _Field:
         return bool(self.flags[0])
 
     def text(self, value: object) -> str:
-        return _text(self.name, value, as_json=self.as_json)
+        return _argument_text(self.name, value, as_json=self.as_json)
 
     def flag(self, value: object) -> str:
         if value is None:
@@ -210,7 +217,7 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """One word of a command line: texts and fields."""
+    """One word of a command: texts and fields."""
 
     source: str
     parts: tuple[str | _Field, ...]
@@ -240,11 +247,11 @@ class _Word:
 
     @property
     def is_value(self) -> bool:
-        """Whether it is a single field without text."""
+        """Whether it is one field without other text."""
         return len(self.parts) == len(self.fields) == 1
 
     def fill(self, values: Mapping[str, object]) -> Iterator[str]:
-        """Yield the filled words."""
+        """Yield the word filled with values: none for an absent flag, several for a repeated list."""
         if any(field.is_flag for field in self.fields):
             (flag,) = self.fields
             yield from filter(None, [flag.flag(values[flag.name])])
@@ -257,7 +264,7 @@ class _Word:
 
 @dataclass(frozen=True, slots=True)
 class _WordGroup:
-    """An item of a command: words that are present or absent together."""
+    """An item of a command: words that are left out together."""
 
     words: tuple[_Word, ...]
 
@@ -296,14 +303,14 @@ class _WordGroup:
         return bool(self.names & _EACH)
 
     def fill(self, values: Mapping[str, object]) -> list[str]:
-        """Return the words of the item, or none if a value is None without JSON."""
+        """Return the filled words of the item. A value None without JSON leaves all of them out."""
         if any(values[field.name] is None and not field.as_json for field in self.fields):
             return []
         return [text for word in self.words for text in word.fill(values)]
 
 
 class ArgumentTemplate:
-    """The arguments of a command, made from a config.
+    """The arguments of a command, to be filled from a config.
 
     Args:
         items: the items after the program; see ``Script``.
@@ -326,14 +333,14 @@ class ArgumentTemplate:
 
     @property
     def has_fields(self) -> bool:
-        """Whether any item is filled from a config. Otherwise the config follows as options."""
+        """Whether any item has a field. Otherwise the config follows the items as options."""
         return self._has_all or bool(self._named)
 
     def check(self, names: Collection[str]) -> None:
-        """Check that each parameter has an argument, and each named one is a parameter.
+        """Check that each parameter has an argument, and that each named parameter exists.
 
         Raises:
-            ConfigurationError: they don't match.
+            ConfigurationError: a parameter has no argument, or an argument names a missing parameter.
         """
         if not self.has_fields:
             return
@@ -370,7 +377,7 @@ class ArgumentTemplate:
 
     @staticmethod
     def _check_option(before: str, group: _WordGroup, config: Mapping[str, object]) -> None:
-        """Raise ConfigurationError if a missing value would leave an option without its value."""
+        """Raise ConfigurationError if a value None would leave the option *before* without a value."""
         word = group.words[0]
         if not (before.startswith("-") and word.is_value):
             return
@@ -384,7 +391,7 @@ class ArgumentTemplate:
 
 
 def _joined(items: Iterable[Item]) -> list[Item]:
-    """Join an item of parameter names only with the next item, which has their values."""
+    """Join an item that is only a parameter's name with the next item, if that is only its value."""
     joined: list[Item] = []
     for item in items:
         before = joined[-1] if joined else ()
@@ -405,16 +412,17 @@ def _names_in(item: Item) -> set[str]:
 class OutputPatterns:
     """Reads reports from the lines of one stream of output.
 
-    With one pattern each matching line is a report. With several patterns their values are gathered, and the newest
-    value of a group counts. They become a report when all groups have one. They do so earlier when a group comes again,
-    if the optimised metrics are among them. The rest at the end is a report if it has these metrics.
+    With one pattern each matching line is a report. With several patterns, the newest value of each group is collected
+    over lines. The collected values become a report when all groups have one, or when a group matches again and the
+    optimised metrics are among them. At the end of the output, the remaining values are a report if they include these
+    metrics.
 
     Args:
         patterns: regular expressions with named groups.
         metric: names of the optimised metrics.
 
     Raises:
-        ConfigurationError: there are too many, or one is too long, does not compile, or has no named group.
+        ConfigurationError: there are too many patterns, or one is too long, does not compile, or has no named group.
     """
 
     def __init__(self, patterns: Sequence[str], metric: Collection[str] = ()) -> None:
@@ -429,7 +437,7 @@ class OutputPatterns:
         return bool(self._patterns)
 
     def read(self, line: str) -> Iterator[Report]:
-        """Read a line. Yield the report that it completes."""
+        """Read a line. Yield a report if the line completes one."""
         report: Report = {}
         for pattern in self._patterns:
             if (match := pattern.search(line[:MATCHED_CHARS])) is not None:
@@ -448,7 +456,7 @@ class OutputPatterns:
             self._gathered = {}
 
     def finish(self) -> Iterator[Report]:
-        """Yield the remaining report at the end of the output."""
+        """Yield the last report at the end of the output, if there is one."""
         if self._gathered and self._has_metric():
             yield self._gathered
         self._gathered = {}
@@ -458,7 +466,11 @@ class OutputPatterns:
 
 
 def reader_of(metrics: Sequence[str], metric: Collection[str] = ()) -> OutputPatterns | JsonReports:
-    """Return the reader of one stream of output, for the ``metrics`` of a script.
+    """Return the reader of reports in one stream of a script's output.
+
+    Args:
+        metrics: the ``metrics`` of the script.
+        metric: names of the optimised metrics.
 
     Raises:
         ConfigurationError: as ``OutputPatterns``.
@@ -482,9 +494,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _value(text: str) -> int | float | str:
-    """Return a number if a text is one, including nan and infinities.
+    """Convert a matched text to a number, or return it as it is.
 
-    An int has up to 18 digits.
+    nan and infinities are numbers. A whole number of more than 18 digits becomes a float.
     """
     stripped = text.strip()
     if _WHOLE_NUMBER.fullmatch(stripped):

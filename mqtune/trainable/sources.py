@@ -1,4 +1,4 @@
-"""Finds the source of functions and classes in this process, and the names they use."""
+"""Finds the source of functions and classes of this process, and the names that they use."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from types import CodeType, FunctionType
 from typing import Final
 
 from mqtune.trainable.frozen_code import body_of
-from mqtune.trainable.values import CannotTravel, UserObject, a
+from mqtune.trainable.values import CannotTravel, UserObject, with_article
 
 DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class NoSource(CannotTravel):
-    """The source is unknown here."""
+    """The source of a function or class is unknown in this process."""
 
 
 def source_of(name: str, value: Callable[..., object]) -> str:
     """Return the source of a function or class: its definition, or the assignment of a lambda.
 
+    Args:
+        name: the variable that has the function or class as its value.
+
     Raises:
-        NoSource: it is unknown.
+        NoSource: the source is unknown.
     """
     inner = _method_of(value) if isinstance(value, type) else inspect.unwrap(value)
     if isinstance(inner, FunctionType):
@@ -38,11 +41,11 @@ def source_of(name: str, value: Callable[..., object]) -> str:
             last = node.end_lineno or first
             if first <= inner.__code__.co_firstlineno <= last:
                 return textwrap.dedent("".join(lines[first - 1 : last])).rstrip()
-    raise NoSource(f"{a(type(value))} whose source is not known")
+    raise NoSource(f"{with_article(type(value))} whose source is not known")
 
 
 def _method_of(value: type) -> object:
-    """Return a method defined in a class's body. Only methods have a source position."""
+    """Return a method of a class with a known source, or None. A class itself has no position."""
     own = (
         inspect.unwrap(member) for member in map(_function_in, vars(value).values()) if isinstance(member, FunctionType)
     )
@@ -68,10 +71,10 @@ def _targets(node: ast.Assign) -> list[str]:
 
 
 def maker_of(value: FunctionType) -> ast.FunctionDef:
-    """Return the syntax of an unnamed function that makes this one from its captured variables.
+    """Return the syntax of a function that returns this one, given its captured variables.
 
-    Decorators have been applied already. Defaults are values, and are set later. Annotations are removed, because they
-    may name missing things.
+    Decorators are left out, as they have been applied. So are defaults, which are values and are set later, and
+    annotations, which may name missing things.
 
     Raises:
         NoSource: the source is unknown.
@@ -90,7 +93,7 @@ def maker_of(value: FunctionType) -> ast.FunctionDef:
     else:
         node.decorator_list, node.returns, variable = [], None, node.name
         body = [node]
-    # Its own name, in a recursive function.
+    # A recursive function captures itself, under its own name.
     body += [
         ast.Assign([ast.Name(name, ast.Store())], ast.Name(variable, ast.Load()))
         for name in _own_names(value)
@@ -105,7 +108,7 @@ def maker_of(value: FunctionType) -> ast.FunctionDef:
 
 
 def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda:
-    """Return the syntax of a function's code.
+    """Return the syntax of the function with this code.
 
     Raises:
         NoSource: the source is unknown, or has changed.
@@ -126,11 +129,11 @@ def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lam
 
 
 def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:
-    """Return the innermost lambda whose body has all of a code's instructions, or None."""
+    """Return the innermost lambda whose body has all instructions of a code, or None."""
     places = [place for place in code.co_positions() if None not in place and place[2:] != (0, 0)]
     spans = [((line, column), (end, end_column)) for line, end, column, end_column in places]
 
-    def holds(node: ast.Lambda) -> bool:
+    def contains_code(node: ast.Lambda) -> bool:
         first = (node.body.lineno, node.body.col_offset)
         last = (node.body.end_lineno or 0, node.body.end_col_offset or 0)
         return all(first <= begin and end <= last for begin, end in spans)
@@ -141,25 +144,25 @@ def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:
             node for node in lambdas if isinstance(node.body, ast.Constant) and node.body.value in code.co_consts
         ]
         return lambdas[0] if len(lambdas) == 1 else None
-    holding = [node for node in lambdas if holds(node)]
-    return max(holding, key=lambda node: (node.lineno, node.col_offset), default=None)
+    candidates = [node for node in lambdas if contains_code(node)]
+    return max(candidates, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
 def _own_names(value: FunctionType) -> list[str]:
-    return [name for name, cell in _cells(value) if _content(name, cell) is value]
+    return [name for name, cell in _captured_cells(value) if _cell_content(name, cell) is value]
 
 
 def captured_values(value: FunctionType) -> list[tuple[object, str]]:
-    """Return the values of a function's captured variables, with their names."""
+    """Return the values of a function's captured variables with their names, but not itself."""
     own = _own_names(value)
-    return [(_content(name, cell), name) for name, cell in _cells(value) if name not in own]
+    return [(_cell_content(name, cell), name) for name, cell in _captured_cells(value) if name not in own]
 
 
-def _cells(value: FunctionType) -> list[tuple[str, UserObject]]:
+def _captured_cells(value: FunctionType) -> list[tuple[str, UserObject]]:
     return list(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
 
 
-def _content(name: str, cell: UserObject) -> object:
+def _cell_content(name: str, cell: UserObject) -> object:
     try:
         return cell.cell_contents
     except ValueError:
@@ -174,13 +177,18 @@ def _symbols(source: str) -> Iterator[tuple[bool, symtable.Symbol]]:
 
 
 def names_in(source: str) -> list[str]:
-    """Return the external names that a source uses, in order."""
+    """Return the names that a source uses but does not define, in order."""
     used = (symbol for is_top, symbol in _symbols(source) if symbol.is_global() or (is_top and symbol.is_referenced()))
     return list(dict.fromkeys(name.get_name() for name in used))
 
 
 def submodules_in(source: str, name: str, module: str) -> Iterator[str]:
-    """Yield imports of the submodules that a source uses, such as ``a.b`` for ``a.b.c()``."""
+    """Yield an import line for each submodule that a source uses, such as ``a.b`` in ``a.b.c()``.
+
+    Args:
+        name: the name of the package's module in it.
+        module: the real name of that module.
+    """
     for node in ast.walk(ast.Module(body_of(source), [])):
         path = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
         inner = f"{module}{path.removeprefix(name)}"
@@ -199,7 +207,7 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def _globals_of(function: FunctionType) -> Iterator[str]:
-    """Yield the global names that a function reads, without attribute names."""
+    """Yield the global names that a function and its inner functions read."""
     for code in _codes_in(function.__code__):
         yield from (
             str(instruction.argval) for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_GLOBAL"
@@ -215,7 +223,7 @@ def set_names(statements: list[ast.stmt]) -> set[str]:
 
 
 def set_globals(source: bytes) -> set[str]:
-    """Return the names of a module that its functions set by a global statement."""
+    """Return the module's names that its functions set by a global statement."""
     symbols = _symbols(source.decode())
     return {
         symbol.get_name()
@@ -225,7 +233,7 @@ def set_globals(source: bytes) -> set[str]:
 
 
 def used_globals(value: UserObject, names: Mapping[str, UserObject]) -> Iterator[str]:
-    """Yield the module names that a function or class uses, directly or through others there."""
+    """Yield the global names that a function or class uses, also through others of ``__main__``."""
     waiting, seen = [value], set[str]()
     for used in waiting:
         kind = used if isinstance(used, FunctionType | type) else type(used)

@@ -1,4 +1,4 @@
-"""A trainable's name on the wire, and its import on a worker, below a code root."""
+"""A trainable's name for messages, and its import on a worker, below a code root."""
 
 from __future__ import annotations
 
@@ -32,34 +32,37 @@ _KINDS: Final = get_args(Kind)
 
 #: Longer than any valid path.
 _LONGEST_NAME: Final = 4_096
-#: Parameters that a function may have beside the config.
+#: Parameters that a function may have beside the config, and that mqtune fills.
 _EXTRAS: Final = ("reporter", "checkpoint_dir")
-#: Path of an adapter: a module below mqtune, and a name in it. Messages can't import anything else.
+#: Path of an adapter: a module of mqtune, and a name in it. A message must not import anything else.
 _ADAPTER: Final = re.compile(r"mqtune(?:\.[a-z][a-z0-9_]*)+:[a-z][a-z0-9_]*")
 _WAY_OUT: Final = 'workers import it to find the trainable: put that below `if __name__ == "__main__":`'
 
 _importing: list[Path] = []
-#: Trainable in the memory of this process, a fork of the driver; None in any other process.
+#: The trainable that this fork of the driver has in memory; None in any other process.
 _carried: Function | None = None
 _adapters: list[Callable[[Function], Function]] = []
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class TrainableStays(TrainableNotFound):
-    """Workers can't get a trainable. Forks of this process have it."""
+    """The trainable can't be sent to workers. It can run in forks of this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainableSpec:
-    """A trainable by name: either ``module`` or ``script`` (a path below the code root) is set.
+    """A trainable by name, for messages. Either ``module`` or ``script`` is set.
 
-    A function or class is looked up in the module or file by ``name``; a script is that file. A missing or unsuitable
-    one raises TrainableNotFound.
-
-    ``adapter`` is the path, ``module:name``, of the adapter of another library's function; see ``adapter``. ``is_main``
-    means that the module was run by ``python -m``, and is the main module of each trial too. A script always is.
-    ``arguments`` and ``metrics`` are those of ``Script``, which may be a module, too. ``is_carried`` means that only
-    the driver and its forks have the trainable, in memory. Its file may be unknown.
+    Attributes:
+        name: name of the function or class in the module or script. A ``kind`` "script" is a whole program.
+        module: name of the module.
+        script: path of the file below the code root.
+        adapter: path, ``module:name``, of the adapter of another library's function; see ``adapter``. Empty without
+            one.
+        is_main: whether the module was run by ``python -m``. Then it is the main module of each trial, too.
+        is_carried: whether only the driver and its forks have the trainable, in memory. Its file may be unknown.
+        arguments: the arguments of a ``Script``.
+        metrics: the patterns of a ``Script``.
     """
 
     name: str
@@ -80,12 +83,16 @@ class TrainableSpec:
     def encode(self) -> dict[str, object]:
         """Return plain values for a message."""
         values = asdict(self) | {"arguments": [list(item) for item in self.arguments], "metrics": list(self.metrics)}
-        # Earlier definitions lack these.
+        # Only if they are set: definitions of earlier versions have no such fields.
         return {key: value for key, value in values.items() if value or key not in _OPTIONAL}
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> TrainableSpec:
-        """Decode the values of ``encode``. Unknown fields are ignored."""
+        """Return the spec that ``encode`` has encoded. Unknown fields are ignored.
+
+        Raises:
+            TrainableNotFound: the values are invalid.
+        """
         known = {name: values[name] for name in _FIELDS if name in values}
         texts = [known.get("name"), known.get("module", ""), known.get("script", "")]
         is_named = all(isinstance(text, str) and "\0" not in text and len(text) <= _LONGEST_NAME for text in texts)
@@ -96,7 +103,7 @@ class TrainableSpec:
         is_call = are_items(arguments) and are_patterns(metrics) and (kind == "script" or not (arguments or metrics))
         if not (is_named and is_known and is_call):
             raise TrainableNotFound(
-                f"{reprlib.repr(known)} names no trainable: its driver runs another version of mqtune, or is not one of mqtune"
+                f"{reprlib.repr(known)} names no trainable: its driver runs another version of mqtune, or is not mqtune's"
             )
         return cls(**known | {"arguments": tuple(map(tuple, arguments)), "metrics": tuple(metrics)})
 
@@ -105,6 +112,9 @@ class TrainableSpec:
         """Return the spec of a function, class or script, and its code root on this machine.
 
         A function with an *adapter* may have other parameters, which the adapter fills.
+
+        Raises:
+            TrainableNotFound: it can't be a trainable, or (TrainableStays) workers can't import it.
         """
         if isinstance(trainable, str | os.PathLike):
             return _name_script(Path(os.fspath(trainable)))
@@ -123,7 +133,7 @@ class TrainableSpec:
                 f"trainable {trainable!r} is not a function, a class or the path of a script; "
                 "give a function that takes the config"
             )
-        return cls._name(trainable, adapter)
+        return cls._of_named(trainable, adapter)
 
     @classmethod
     def in_module(cls, trainable: Function | type, module: str) -> TrainableSpec:
@@ -135,14 +145,14 @@ class TrainableSpec:
         return cls(trainable.__qualname__, module=module, kind=_checked_kind(trainable))
 
     @classmethod
-    def _name(cls, trainable: Function, adapter: str) -> tuple[TrainableSpec, Path]:
+    def _of_named(cls, trainable: Function, adapter: str) -> tuple[TrainableSpec, Path]:
         kind, name = _checked_kind(trainable, adapter), trainable.__qualname__
         if "<" in name:
             raise TrainableStays(
                 f"trainable {name!r} is defined inside a function or is a lambda, so workers can't import it; "
                 "move it to the top level of its module"
             )
-        spec, root = cls(name, kind=kind, adapter=adapter)._at(sys.modules.get(str(trainable.__module__)))
+        spec, root = cls(name, kind=kind, adapter=adapter)._placed_in(sys.modules.get(str(trainable.__module__)))
         if not (spec.module or spec.script):
             raise TrainableStays(
                 f"trainable {name!r} is in no file (it came from python -c, standard input, exec, a notebook or an interactive "
@@ -157,15 +167,15 @@ class TrainableSpec:
 
         Args:
             trainable: a class, or another object that takes a config.
-            home: name of its original module, which need not exist.
+                home: name of its original module, which need not exist.
         """
         spec = cls(name, kind="class" if isinstance(trainable, type) else "function", is_carried=True)
-        return spec._at(sys.modules.get(home))
+        return spec._placed_in(sys.modules.get(home))
 
-    def _at(self, home: ModuleType | None) -> tuple[TrainableSpec, Path]:
-        """Return this spec with the place of a user's module, and its code root.
+    def _placed_in(self, home: ModuleType | None) -> tuple[TrainableSpec, Path]:
+        """Return this spec with the name or path of a module, and the code root.
 
-        Without a file it has no place.
+        If the module is in no file, the spec is unchanged and the code root is the current folder.
         """
         file = getattr(home, "__file__", None)
         if home is None or file is None or is_in_session(home):
@@ -178,7 +188,11 @@ class TrainableSpec:
         return replace(self, script=script), root
 
     def locate(self, code_root: Path) -> Path:
-        """Return the trainable's file below *code_root*."""
+        """Return the path of the trainable's file below *code_root*.
+
+        Raises:
+            TrainableNotFound: the file is missing, outside the code root, or in an installed package.
+        """
         named = f"script {self.script!r}" if self.script else f"module {self.module!r}"
         named = f"{named} of trainable {self.name!r}"
         parts = Path(self.script).parts if self.script else self.module.split(".")
@@ -207,8 +221,8 @@ class TrainableSpec:
         """Import the trainable from below *code_root* and return it. User code runs.
 
         The folder goes first on ``sys.path``. A driver's script, or a module run by ``python -m``, becomes
-        ``__main__``, with its main guard false. For a script its path is returned, and nothing runs. A carried
-        trainable is in this process's memory, or lost.
+        ``__main__``, with its main guard false. A trainable of the kind "script" is not run: its path is returned. A
+        carried trainable comes from this process's memory.
 
         Raises:
             TrainableNotFound: it is missing, can't be a trainable, or its process has ended (TrainableLost).
@@ -219,7 +233,7 @@ class TrainableSpec:
                     f"trainable {self.name!r} was only in the memory of a fork of its program, and that process has ended: it "
                     "was killed, perhaps as the memory ran out"
                 )
-            return _adapted(_carried, self.adapter) if self.adapter else _carried
+            return _apply_adapter(_carried, self.adapter) if self.adapter else _carried
         path = self.locate(code_root)
         if self.kind == "script":
             _check_executable(path)
@@ -239,7 +253,7 @@ class TrainableSpec:
         loaded: object = module
         for part in self.name.split("."):
             loaded = getattr(loaded, part, None)
-        # A function imported from elsewhere is not below the code root: subprocess.call accepts a config too.
+        # The module must define it. An imported function such as subprocess.call would accept a config, too.
         is_own = getattr(loaded, "__module__", None) == module.__name__
         if not callable(loaded) or not is_own or inspect.isclass(loaded) is not (self.kind == "class"):
             raise TrainableNotFound(
@@ -247,7 +261,7 @@ class TrainableSpec:
             )
         if isinstance(loaded, type):
             _check_class(loaded)
-        return _adapted(cast("Function", loaded), self.adapter) if self.adapter else cast("Loaded", loaded)
+        return _apply_adapter(cast("Function", loaded), self.adapter) if self.adapter else cast("Loaded", loaded)
 
 
 #: Computed once: a worker decodes a spec for each attempt.
@@ -257,9 +271,9 @@ _OPTIONAL: Final = ("adapter", "is_main", "is_carried", "arguments", "metrics")
 
 
 def adapter(function: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Register a top-level function of mqtune as an adapter for specs.
+    """Register a top-level function of mqtune, so that a spec may name it as its adapter.
 
-    It gets another library's function, and returns a function of a config for workers.
+    An adapter gets another library's function, and returns a function of a config.
     """
     _adapters.append(function)
     return function
@@ -275,7 +289,7 @@ def _is_path(adapter: object) -> bool:
     return isinstance(adapter, str) and len(adapter) <= _LONGEST_NAME and _ADAPTER.fullmatch(adapter) is not None
 
 
-def _adapted(function: Function, path: str) -> Function:
+def _apply_adapter(function: Function, path: str) -> Function:
     module, _, name = path.partition(":")
     try:
         adapted: object = getattr(importlib.import_module(module), name, None)
@@ -288,7 +302,7 @@ def _adapted(function: Function, path: str) -> Function:
 
 
 def _check_inside(path: Path, code_root: Path, named: str) -> None:
-    """Raise TrainableNotFound if a file links outside the code root, or is in a package."""
+    """Raise TrainableNotFound if a file links outside the code root, or is an installed package's."""
     real = path.resolve()
     if code_root.resolve() not in real.parents:
         raise TrainableNotFound(f"{named} is a link to {real}, which is not below the code root {code_root}")
@@ -302,7 +316,7 @@ def _check_inside(path: Path, code_root: Path, named: str) -> None:
 
 @functools.cache
 def extras_of(function: Function) -> tuple[str, ...]:
-    """Return the parameters ``reporter`` and ``checkpoint_dir`` that a function has.
+    """Return the parameters among ``reporter`` and ``checkpoint_dir`` that a function has.
 
     ``**kwargs`` does not count.
 
@@ -324,7 +338,7 @@ def extras_of(function: Function) -> tuple[str, ...]:
 
 
 def _checked_kind(trainable: Function | type, adapter: str = "") -> Kind:
-    """Return the kind of a function or class, after checking that it can be a trainable."""
+    """Check that a function or class can be a trainable, and return its kind."""
     if isinstance(trainable, type):
         _check_class(trainable)
         return "class"
@@ -335,7 +349,7 @@ def _checked_kind(trainable: Function | type, adapter: str = "") -> Kind:
 
 
 def check_synchronous(call: object, name: str) -> None:
-    """Raise TrainableNotFound if a trainable's call is async."""
+    """Raise TrainableNotFound if a function is async."""
     if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
         raise TrainableNotFound(f"trainable {name!r} is an async function; write a plain one that calls asyncio.run")
 
@@ -367,14 +381,14 @@ def _name_module(module: str) -> tuple[TrainableSpec, Path]:
 def is_in_session(main: ModuleType) -> bool:
     """Whether the main module is in no file.
 
-    It came from python -c, standard input, a notebook or an interactive session.
+    It may come from ``python -c``, standard input, a notebook or an interactive session.
     """
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     return (spec is None or spec.name == "__main__") and (file is None or not Path(file).is_file())
 
 
 def program_arguments() -> list[str]:
-    """Return ``sys.argv``. Empty in a session, whose arguments are the interpreter's."""
+    """Return ``sys.argv``, or an empty list in a session, where it has the interpreter's arguments."""
     if is_in_session(sys.modules["__main__"]):
         return []
     # A name that is not Unicode can't be sent.
@@ -382,7 +396,10 @@ def program_arguments() -> list[str]:
 
 
 def below_root(path: Path) -> tuple[str, Path]:
-    """Return a file's path below its code root, and the root."""
+    """Return a file's path below its code root, and that root.
+
+    It is the current folder if that contains the file. Otherwise it is the file's folder.
+    """
     path = Path(os.path.normpath(path.absolute()))
     # Both workers and scripts are usually started in the project's folder.
     root = Path.cwd() if Path.cwd() in path.parents else path.parent
@@ -395,7 +412,7 @@ def _check_executable(path: Path) -> None:
 
 
 def root_of(module: ModuleType, name: str | None = None) -> Path:
-    """Return the folder that must be on ``sys.path`` for importing the module by its name."""
+    """Return the folder that must be on ``sys.path`` to import a module by its name."""
     file = getattr(module, "__file__", None)
     if file is None:
         raise TrainableNotFound(
@@ -405,14 +422,17 @@ def root_of(module: ModuleType, name: str | None = None) -> Path:
 
 
 def folder_above(path: Path, module: str) -> Path:
-    """Return the folder from which Python finds the module of a file."""
+    """Return the folder in which Python finds the module with this file."""
     is_package = path.stem in ("__init__", "__main__") and module.rpartition(".")[2] != path.stem
     return path.parents[module.count(".") + is_package]
 
 
 @contextmanager
 def imported_on_worker(path: Path) -> Iterator[None]:
-    """Forbid imported code of *path* to run an experiment or read standard input."""
+    """Within the block, code may not run an experiment or read standard input.
+
+    *path* is the imported file, for the error.
+    """
     _importing.append(path)
     stdin, sys.stdin = sys.stdin, _NoInput(path)
     try:
@@ -429,7 +449,7 @@ def refuse_on_import() -> None:
 
 
 class _NoInput(io.TextIOBase):
-    """Replaces standard input, which a worker does not have. Reading it raises an error."""
+    """Replaces standard input, which a worker does not have. Reading it raises TrainableNotFound."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 #: A user's object. Its type's library may be missing here.
 UserObject: TypeAlias = Any
-#: Maximum bytes, in memory, of all values in files. A bundle has 32 MiB, and the rest is for code.
+#: Maximum bytes, in memory, of all stored values. A bundle has 32 MiB, of which the rest is for code.
 MOST_VALUE_BYTES: Final = 32_000_000
 #: Folder of the files, beside the written module.
 VALUES_FOLDER: Final = "values"
-#: Characters of a hash in a file's name: 128 bits.
+#: How many characters of the hash are in a file's name: 128 bits.
 _NAME_CHARS: Final = 32
 
 
@@ -27,7 +27,7 @@ class CannotTravel(Exception):
 
 
 class StoredValue(NamedTuple):
-    """A value as a file. ``call`` is the call that reads it, with ``{}`` for the file's path."""
+    """A value as a file. ``call`` is the Python call that reads it, with ``{}`` for its path."""
 
     content: bytes
     suffix: str
@@ -40,10 +40,10 @@ class StoredValue(NamedTuple):
 
 
 def stored(value: object) -> StoredValue | None:
-    """Return an array, data frame or tensor as a file, or None for another type.
+    """Return an array, data frame or tensor as a file, or None for a value of another type.
 
     Raises:
-        CannotTravel: it is too large, or the file would change it.
+        CannotTravel: it is too large, or would be different when read again.
     """
     kind = type(value)
     store = _KINDS.get((kind.__module__.partition(".")[0], kind.__name__))
@@ -51,16 +51,18 @@ def stored(value: object) -> StoredValue | None:
         return None
     size = _size_of(value)
     if size > MOST_VALUE_BYTES:
-        raise CannotTravel(f"{a(kind)} of {size / 1e6:,.0f} MB, and at most {MOST_VALUE_BYTES / 1e6:.0f} MB may travel")
+        raise CannotTravel(
+            f"{with_article(kind)} of {size / 1e6:,.0f} MB, and at most {MOST_VALUE_BYTES / 1e6:.0f} MB may travel"
+        )
     return store(value)
 
 
 def beside(written: str, name: str) -> Path:
-    """Return the path of a file, given relative to the written module's folder."""
+    """Return the path of a file, given from the written module's folder."""
     return Path(written).parent / name
 
 
-def a(kind: type) -> str:
+def with_article(kind: type) -> str:
     """Return the name of a type with its article."""
     return f"{'an' if kind.__name__[0].lower() in 'aeiou' else 'a'} {kind.__name__}"
 
@@ -76,10 +78,10 @@ def _size_of(value: UserObject) -> int:
 
 
 def _store_array(value: UserObject) -> StoredValue:
-    return StoredValue(_npy(value, value.dtype), ".npy", "array({})")
+    return StoredValue(_npy_bytes(value, value.dtype), ".npy", "array({})")
 
 
-def _npy(value: UserObject, dtype: UserObject) -> bytes:
+def _npy_bytes(value: UserObject, dtype: UserObject) -> bytes:
     import numpy as np  # noqa: PLC0415 - most trainables have no array
 
     if dtype.hasobject:
@@ -110,7 +112,7 @@ def _store_tensor(value: UserObject) -> StoredValue:
     # NumPy lacks some types, such as bfloat16, so the bytes travel.
     content = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
     call = f"tensor({{}}, {dtype!r}, {tuple(value.shape)!r}, requires_grad={value.requires_grad})"
-    return StoredValue(_npy(content, content.dtype), ".npy", call)
+    return StoredValue(_npy_bytes(content, content.dtype), ".npy", call)
 
 
 def tensor(path: Path, dtype: str, shape: tuple[int, ...], *, requires_grad: bool) -> UserObject:
@@ -127,7 +129,7 @@ def tensor(path: Path, dtype: str, shape: tuple[int, ...], *, requires_grad: boo
 
 
 def _store_frame(value: UserObject) -> StoredValue:
-    content = _arrow(value)
+    content = _arrow_bytes(value)
     _check_same(frame(io.BytesIO(content)), value)
     return StoredValue(content, ".arrow", "frame({})")
 
@@ -135,28 +137,31 @@ def _store_frame(value: UserObject) -> StoredValue:
 def _store_series(value: UserObject) -> StoredValue:
     if not isinstance(value.name, str | int | None):
         raise CannotTravel(f"a Series with the name {value.name!r}: give it a text")
-    content = _arrow(value.to_frame("values"))
+    content = _arrow_bytes(value.to_frame("values"))
     _check_same(series(io.BytesIO(content), value.name), value)
     return StoredValue(content, ".arrow", f"series({{}}, {value.name!r})")
 
 
-def _arrow(value: UserObject) -> bytes:
+def _arrow_bytes(value: UserObject) -> bytes:
     try:
         import pyarrow as pa  # noqa: PLC0415
     except ImportError:
-        raise CannotTravel(f"{a(type(value))}, for which pyarrow is missing: pip install pyarrow") from None
+        raise CannotTravel(f"{with_article(type(value))}, for which pyarrow is missing: pip install pyarrow") from None
     file = io.BytesIO()
     try:
         table = pa.Table.from_pandas(value, nthreads=1)
         with pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise CannotTravel(f"{a(type(value))} that Arrow can't hold: {error}") from None
+        raise CannotTravel(f"{with_article(type(value))} that Arrow can't hold: {error}") from None
     return file.getvalue()
 
 
 def _check_same(read: UserObject, value: UserObject) -> None:
-    """Raise CannotTravel if reading changes a frame's values, types, index or categories."""
+    """Raise CannotTravel if a value has changed when it is read again.
+
+    Values, types, index and categories count.
+    """
     import pandas as pd  # noqa: PLC0415
 
     testing: UserObject = pd.testing
@@ -164,7 +169,9 @@ def _check_same(read: UserObject, value: UserObject) -> None:
     try:
         check(read, value, check_exact=True, check_freq=False)
     except AssertionError as error:
-        raise CannotTravel(f"{a(type(value))} that Arrow would change: {' '.join(str(error).split())}") from None
+        raise CannotTravel(
+            f"{with_article(type(value))} that Arrow would change: {' '.join(str(error).split())}"
+        ) from None
 
 
 def frame(file: Path | io.BytesIO) -> UserObject:
@@ -188,10 +195,10 @@ def _store_polars(value: UserObject) -> StoredValue:
         table.write_ipc_stream(file)
         back = polars_frame(io.BytesIO(file.getvalue()))
     except Exception as error:  # noqa: BLE001 - the types are Polars' own
-        raise CannotTravel(f"{a(type(value))} that Arrow can't hold: {error}") from None
-    # For Python objects it writes their addresses.
+        raise CannotTravel(f"{with_article(type(value))} that Arrow can't hold: {error}") from None
+    # Polars writes a Python object as its address.
     if back.schema != table.schema or not back.equals(table):
-        raise CannotTravel(f"{a(type(value))} that Arrow would change: {table.schema} to {back.schema}")
+        raise CannotTravel(f"{with_article(type(value))} that Arrow would change: {table.schema} to {back.schema}")
     return StoredValue(file.getvalue(), ".arrow", "polars_frame({})" + end)
 
 
@@ -202,7 +209,7 @@ def polars_frame(file: Path | io.BytesIO) -> UserObject:
     return pl.read_ipc_stream(file)
 
 
-#: By package and name of a type.
+#: The functions that store a value, by package and name of its type.
 _KINDS: Final[dict[tuple[str, str], Callable[[UserObject], StoredValue]]] = {
     ("numpy", "ndarray"): _store_array,
     ("torch", "Tensor"): _store_tensor,

@@ -18,7 +18,7 @@ _OF_SLOTS: Final = re.compile(r"MQTUNE_\w*|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEV
 
 
 def check_variable(name: str, value: str) -> str:
-    """Return the value of a permitted variable.
+    """Check that an experiment may set an environment variable for its trials. Return the value.
 
     Raises:
         ConfigurationError: the name or the value is invalid.
@@ -26,7 +26,7 @@ def check_variable(name: str, value: str) -> str:
     if not _NAME.fullmatch(name) or "\0" in value:
         raise ConfigurationError(f"env: {name!r}={value!r} can't be a variable of the environment")
     if _OF_CODE.fullmatch(name):
-        raise ConfigurationError(f"env: {name} would have other code run; set it for the worker, where it starts")
+        raise ConfigurationError(f"env: {name} could make workers run other code; set it where the worker is started")
     if _OF_SLOTS.fullmatch(name):
         raise ConfigurationError(f"env: {name} is set by the worker for each slot; ask for devices by resources=")
     return value

@@ -6,34 +6,27 @@ docs/adr/0009-ports.md says when each hook is called, and how an error in it is 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol
 
 from mqtune.core.clock import Clock
-from mqtune.core.errors import MqtuneError
-from mqtune.core.events import WorkerInfo
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Claim, Grant, Journal, Refusal, Seated
-from mqtune.journal.connection import RedisClient
-from mqtune.worker.devices import SlotPlan
-from mqtune.worker.experiments import ExperimentHere
-from mqtune.worker.impairments import Impairments
-from mqtune.worker.importers import ImportKey
-from mqtune.worker.logs import Logs
-from mqtune.worker.outcome import RunResult
-from mqtune.worker.preloads import NO_PRELOADS, Preloads, SafePreloads
-from mqtune.worker.scratch import Scratch
-from mqtune.worker.threads import Step
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
+from mqtune.journal.server.connection import RedisClient
+from mqtune.worker.host.devices import SlotPlan
+from mqtune.worker.host.impairments import Impairments
+from mqtune.worker.host.logs import Logs
+from mqtune.worker.host.scratch import Scratch
+from mqtune.worker.host.threads import Step
+from mqtune.worker.programs.experiments import ExperimentHere
+from mqtune.worker.programs.importers import ImportKey
+from mqtune.worker.programs.preloads import Preloads
+from mqtune.worker.reports.outcome import RunResult
 
 
 class SlotHere(Protocol):
@@ -45,7 +38,7 @@ class SlotHere(Protocol):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Its devices, as impairments name them; without devices, the whole worker."""
+        """Its devices by the names in impairments; ``WHOLE_WORKER`` for a slot without devices."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -81,21 +74,21 @@ class AttemptHere(Protocol):
 
     @property
     def process(self) -> int | None:
-        """The number of its process; None while it has no process."""
+        """The id of its trial's process; None while it has no process."""
 
     @property
     def shared_bytes(self) -> int:
-        """How many bytes of a shared device it asks for; 0 where that is not known."""
+        """The memory that it asks for on a shared GPU, in bytes; 0 if it is unknown."""
 
     @property
     def waited_s(self) -> float:
-        """For how long its data has waited for the server so far."""
+        """The seconds that its data has waited for the server so far."""
 
     def fail(self, error_type: str, error: str) -> None:
-        """Kill its processes and fail it, for this reason."""
+        """Kill its processes, and end it as failed with this error."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is to end, at most so long. Return whether it is to end."""
+        """Wait at most *timeout_s* seconds until it has to end. Return whether it has to."""
 
     @property
     def is_running(self) -> bool:
@@ -111,7 +104,7 @@ class AttemptHere(Protocol):
 
     @property
     def gone_at(self) -> float:
-        """When its last process was gone, likewise; infinite before that."""
+        """When its last process had exited, by ``time.monotonic``; infinite before that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +113,12 @@ class WorkerState:
 
     Attributes:
         slots: the number of its slots.
-        usable: the number of slots that take trials or run one; 0 when it leaves.
+        usable: the number of slots that take trials or run one.
         busy: the number of slots with a trial.
         free: the numbers of the slots that an attempt could take now.
         waiting: the number of attempts that wait for a slot.
         heartbeat_at: the time of its last heartbeat that the server answered, by this machine's clock; 0 before that.
-        is_heard: whether the server has answered a heartbeat recently.
+        is_heard: whether the server has answered a heartbeat within the last ``lease_s``.
     """
 
     slots: int
@@ -166,11 +159,11 @@ class WorkerHost:
         attempts: returns the attempts whose tasks are here, claimed or not.
         journal: returns the journal of an experiment.
         logs: returns the output files of its attempts.
-        state: returns the worker's state; once it starts.
-        figures: returns the figures of all its services, by their names and devices. It may take seconds.
+        state: returns the worker's state. It may be called once the worker starts.
+        figures: returns the figures of all its services, by figure name and device. It may take seconds.
         scratch: the temporary folders of its attempts, and of services' files.
-        code_roots: returns the code roots of all programs that it has imported.
-        closing: set once the worker closes: calls to the server stop trying.
+        code_roots: returns the code roots of the programs that have an importer.
+        closing: set when the worker closes. Calls then retry no more while the server is away.
     """
 
     name: str
@@ -189,7 +182,7 @@ class WorkerHost:
     closing: threading.Event
 
 
-#: Sends an attempt's claim for a number of seconds, with this worker's address, and returns the journal's answer.
+#: Sends an attempt's claim, with its lease in seconds and this worker's address, and returns the journal's answer.
 SendClaim = Callable[[float, str], Grant | Refusal | Seated]
 
 
@@ -201,13 +194,13 @@ class WorkerService:
     - ``room`` and ``leaves``: the attempt gets no slot. It waits for one, or returns to its queue.
     - ``program``, ``prepare`` and ``variables``: an error refuses the attempt, with its text.
     - ``admit``: the slot runs no attempt. The task returns to the queue.
-    - ``claim``: the attempt has a slot, and is not claimed.
+    - ``claim``: the attempt has a slot, but stays unclaimed.
 
     No hook of a worker keeps attempts from being queued. ``DriverService.capacity`` does that.
     """
 
     def start(self) -> None:
-        """Begin, before the worker joins the fleet. An error ends the worker's start."""
+        """Start the service, before the worker joins the fleet. An error ends the worker's start."""
 
     def heartbeat(self) -> Iterable[Step]:
         """Return steps for each heartbeat. They must be quick: leases are renewed after them."""
@@ -232,10 +225,10 @@ class WorkerService:
         return None
 
     def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
-        """Return the key of an experiment's imports, with this service's additions to its trials' processes.
+        """Return the import key with this service's additions to the processes of trials.
 
-        It is called behind ``program``, and each service gets the key of the one before it. Equal keys share importers
-        and zygotes. An error is the reason why the attempt is not started.
+        It is called after ``program``. Each service gets the key that the previous one returned. Trials with equal keys
+        share importers and zygotes. After an error the attempt does not start, with the error's text as the reason.
         """
         return key
 
@@ -243,20 +236,21 @@ class WorkerService:
         """Return the modules to import before trials need them; None if this service does not know.
 
         It is called once, before the worker has importers. The first answer counts. Without one, packages are left to
-        trials. An error in a method of the answer is logged, and its call has nothing imported early.
+        trials. An error in a method of the answer is logged, and that call has no effect.
         """
         return None
 
     def room(self, slot: SlotHere, run: AttemptHere) -> float:
-        """Return the room that a free slot has beside an attempt; below 0, the attempt waits.
+        """Return how much room a free slot would have left with an attempt, in a unit of its own.
 
-        Attempts get slots in their order. Of several, an attempt gets the slot with the least room left. No call of
-        ``room``, ``taken`` or ``left`` overlaps another one; each must return immediately.
+        Below 0 the attempt can't have the slot. Of several slots, an attempt gets the one with the least room left. If
+        no slot has room, it waits, and so do all later attempts. No call of ``room``, ``taken`` or ``left`` overlaps
+        another one; each must return immediately.
         """
         return 0.0
 
     def taken(self, slot: SlotHere, run: AttemptHere) -> None:
-        """Note that an attempt has got a slot, long before its claim."""
+        """Note that an attempt has got a slot, perhaps minutes before its claim."""
 
     def left(self, slot: SlotHere, run: AttemptHere) -> None:
         """Note that an attempt with a slot is over, claimed or not.
@@ -265,9 +259,7 @@ class WorkerService:
         """
 
     def leaves(self, run: AttemptHere) -> str:
-        """Return why an attempt returns to its queue instead of waiting for a slot.
-
-        The result is empty if it waits.
+        """Return why an attempt should return to its queue; empty to let it wait for a slot.
 
         It is called when the attempt begins to wait, with each heartbeat, and when a slot may have become free. It
         must return immediately.
@@ -277,9 +269,9 @@ class WorkerService:
     def admit(self, slot: SlotHere) -> bool:
         """Return whether an attempt may start in a slot.
 
-        It is called before the claim, in the attempt's thread, when the slot's last attempt has left nothing behind.
-        After False the task returns to the queue. A service that refuses a slot adds an impairment; otherwise the task
-        would come again immediately.
+        It is called before the claim, in the attempt's thread, when the slot's previous turn is over. After False the
+        task returns to the queue. A service that refuses a slot must add an impairment; otherwise the task would come
+        again immediately.
         """
         return True
 
@@ -290,10 +282,7 @@ class WorkerService:
         """
 
     def retires(self, slot: SlotHere) -> str:
-        """Return why a slot's process may not run another attempt.
-
-        The result is empty if it may. It may take seconds.
-        """
+        """Return why a slot's process may not run another attempt, or "". May take seconds."""
         return ""
 
     def working_dir(self, run: AttemptHere) -> Path | None:
@@ -306,20 +295,19 @@ class WorkerService:
         return None
 
     def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
-        """Claim an attempt by *send*, or return why it is not claimed.
+        """Claim an attempt by *send*. Return the grant, or a result that says why it is not claimed.
 
-        None leaves the claim to the worker.
-
-        It is called in the attempt's thread, when the slot is ready. The first answer counts. It may wait until
-        ``run.wait`` says that the attempt is to end. After an error the attempt's task goes back.
+        None leaves the claim to the worker. It is called in the attempt's thread, when the slot is ready. The first
+        answer counts. It may wait until ``run.wait`` returns True. After an unexpected error the task returns to its
+        queue.
         """
         return None
 
     def variables(self, run: AttemptHere) -> Mapping[str, str]:
         """Return variables for the environment of a claimed attempt's code.
 
-        It is called in the attempt's thread, before its process starts. The module's import does not have them yet.
-        After an error the process is not started.
+        It is called in the attempt's thread, before its process starts. The import of the trainable's module does not
+        see them. After an error the process is not started.
         """
         return {}
 
@@ -334,10 +322,10 @@ class WorkerService:
         return {}
 
     def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
-        """Note an attempt's end before it is journaled. Its processes are gone, its folder is not."""
+        """Note an attempt's end before it is journaled. Only its folder still exists, no process."""
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
-        """Note how an attempt has ended, before its slot is free."""
+        """Note how an attempt has ended. The next one may have its slot already."""
 
     def figures(self) -> Mapping[str, Mapping[str, float]]:
         """Return figures of the worker by name and device, on request. It may take seconds."""
@@ -357,207 +345,16 @@ class WorkerService:
         """
 
     def close(self) -> None:
-        """End, behind the last attempt."""
+        """End the service, after the last attempt."""
 
 
 #: Makes services for a worker.
 MakeServices = Callable[[WorkerHost], Sequence[WorkerService]]
-#: Checks what the operator has given to a worker, on its connection, before the worker takes its name in the fleet.
-#: An error of mqtune's ends the start with one line.
+#: Checks the operator's settings over the worker's connection, before the worker takes its name in the fleet. An
+#: MqtuneError ends the start with one line.
 CheckStart = Callable[[RedisClient], object]
 
 
 def no_services(_: WorkerHost) -> Sequence[WorkerService]:
-    """Return none: the kernel alone."""
+    """Return no services."""
     return ()
-
-
-class WorkerHooks:
-    """Calls the hooks of a worker's services, in their order.
-
-    An error in a hook is logged, and the next hook is called.
-    """
-
-    def __init__(self, services: Sequence[WorkerService]) -> None:
-        self._services = services
-        #: The services that may refuse a slot. Without them, an attempt need not wait for the end of the last one.
-        self.guards = [service for service in services if type(service).admit is not WorkerService.admit]
-        #: The services by which an attempt may wait although a slot is free.
-        self.dividers = [service for service in services if type(service).room is not WorkerService.room]
-
-    def start(self) -> None:
-        """Start the services.
-
-        Raises:
-            Exception: a service can't start.
-        """
-        for service in self._services:
-            service.start()
-
-    def heartbeat(self) -> list[Step]:
-        """Return the steps of a heartbeat."""
-        return self._steps(lambda service: service.heartbeat())
-
-    def tick(self) -> list[Step]:
-        """Return the steps of a round."""
-        return self._steps(lambda service: service.tick())
-
-    def _steps(self, steps_of: Callable[[WorkerService], Iterable[Step]]) -> list[Step]:
-        steps: list[Step] = []
-        # An error that reached the caller would end its thread, and with that the worker.
-        self._each(lambda service: steps.extend(steps_of(service)))
-        return steps
-
-    def hinted(self, experiment: str, hint: str) -> None:
-        """Call ``hinted`` of each service."""
-        self._each(lambda service: service.hinted(experiment, hint))
-
-    def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        """Return the place of an experiment's program by the first service that knows it.
-
-        Return None without one.
-
-        Raises:
-            Exception: a service refuses the experiment, or can't say.
-        """
-        places = (service.program(experiment) for service in self._services)
-        return next((place for place in places if place is not None), None)
-
-    def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
-        """Return the key of an experiment's imports as all services change it.
-
-        Raises:
-            Exception: a service refuses the experiment, or can't say.
-        """
-        for service in self._services:
-            key = service.prepare(experiment, key)
-        return key
-
-    def preloads(self) -> Preloads:
-        """Return the modules to import before trials need them, by the first service that knows them."""
-        known = self._first(lambda service: service.preloads())
-        return NO_PRELOADS if known is None else SafePreloads(known)
-
-    def room(self, slot: SlotHere, run: AttemptHere) -> list[float]:
-        """Return the room of a slot beside an attempt, by each service that divides slots."""
-        rooms: list[float] = []
-        self._each(lambda service: rooms.append(service.room(slot, run)), self.dividers)
-        return rooms
-
-    def taken(self, slot: SlotHere, run: AttemptHere) -> None:
-        """Tell that an attempt has got a slot."""
-        self._each(lambda service: service.taken(slot, run))
-
-    def left(self, slot: SlotHere, run: AttemptHere) -> None:
-        """Tell that an attempt with a slot is over."""
-        self._each(lambda service: service.left(slot, run))
-
-    def leaves(self, run: AttemptHere) -> str:
-        """Return the first reason why an attempt does not wait for a slot."""
-        return self._first(lambda service: service.leaves(run) or None) or ""
-
-    def emptied(self, slot: SlotHere, *, waits: bool) -> None:
-        """Tell that a slot has no process any more."""
-        self._each(lambda service: service.emptied(slot, waits=waits))
-
-    def retires(self, slot: SlotHere) -> str:
-        """Return the first reason why a slot's process may not run another attempt."""
-        return self._first(lambda service: service.retires(slot) or None) or ""
-
-    def working_dir(self, run: AttemptHere) -> Path | None:
-        """Return an attempt's working directory, by the first service that gives it one.
-
-        Return None without one.
-        """
-        return self._first(lambda service: service.working_dir(run))
-
-    def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
-        """Return the result of an attempt's claim by the first service that claims it, or None.
-
-        Raises:
-            MqtuneError: the journal takes no claim.
-        """
-        try:
-            results = (service.claim(run, send) for service in self._services)
-            return next((result for result in results if result is not None), None)
-        except MqtuneError:
-            raise
-        except Exception as error:
-            logger.exception("trial %s attempt %d could not be claimed", *run.claim[:2])
-            return RunResult(None, f"not run: {type(error).__name__}: {error}", goes_back=True)
-
-    def variables(self, run: AttemptHere) -> dict[str, str]:
-        """Return the variables for an attempt's code.
-
-        Raises:
-            Exception: a service can't name its variables.
-        """
-        return dict(item for service in self._services for item in service.variables(run).items())
-
-    def started(self, run: AttemptHere) -> None:
-        """Tell that an attempt has a process."""
-        self._each(lambda service: service.started(run))
-
-    def renewed(self, run: AttemptHere) -> None:
-        """Tell that a lease was renewed."""
-        self._each(lambda service: service.renewed(run))
-
-    def measured(self, run: AttemptHere) -> dict[str, float]:
-        """Return the numbers that go into the journal with an attempt's end."""
-        numbers: dict[str, float] = {}
-        self._each(lambda service: numbers.update(service.measured(run)))
-        return numbers
-
-    def figures(self) -> dict[str, Mapping[str, float]]:
-        """Return what the services add to the worker's figures."""
-        figures: dict[str, Mapping[str, float]] = {}
-        self._each(lambda service: figures.update(service.figures()))
-        return figures
-
-    def describe(self, info: WorkerInfo) -> WorkerInfo:
-        """Return the worker's description with the fields that the services add."""
-
-        def add(service: WorkerService) -> None:
-            nonlocal info
-            info = replace(info, **service.describe())
-
-        self._each(add)
-        return info
-
-    def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
-        """Tell how an attempt ends."""
-        self._each(lambda service: service.ending(run, end))
-
-    def ended(self, run: AttemptHere, result: RunResult) -> None:
-        """Tell how an attempt has ended."""
-        self._each(lambda service: service.ended(run, result))
-
-    def drain(self) -> None:
-        """Tell that nothing more starts."""
-        self._each(lambda service: service.drain())
-
-    def close(self) -> None:
-        """End the services, the last one first."""
-        self._each(lambda service: service.close(), reversed(self._services))
-
-    def _first(self, call: Callable[[WorkerService], T | None]) -> T | None:
-        """Return the first answer of a service. Later services are not asked."""
-        answers: list[T] = []
-
-        def ask(service: WorkerService) -> None:
-            if not answers and (answer := call(service)) is not None:
-                answers.append(answer)
-
-        self._each(ask)
-        return answers[0] if answers else None
-
-    def _each(self, call: Callable[[WorkerService], object], services: Iterable[WorkerService] | None = None) -> None:
-        for service in self._services if services is None else services:
-            try:
-                call(service)
-            except Exception:
-                logger.exception("service %s of this worker failed; the worker goes on", type(service).__name__)
-
-
-#: The hooks of a worker without services.
-NO_HOOKS: Final = WorkerHooks(())

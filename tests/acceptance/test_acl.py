@@ -38,7 +38,8 @@ from mqtune.core.keys import (
     worker_key,
 )
 from mqtune.core.trial import TrialStatus
-from mqtune.journal import Fleet, Follower, connect, identify
+from mqtune.journal import Fleet, connect, identify
+from mqtune.results import Follower
 from mqtune.results.logs import AttemptOutput
 from mqtune.services.ownership.acl import password_hash
 from mqtune.testing.backends.world import drive
@@ -124,7 +125,7 @@ def test_a_whole_experiment_runs_counts_under_its_quotas_and_those_of_all_and_no
     tuner.close()
 
     assert (first.status, second.status) == (TrialStatus.ABANDONED, TrialStatus.EARLY_STOPPED)
-    assert not [record for record in caplog.records if "only the end is known" in record.message]
+    assert not [record for record in caplog.records if "only the end of its output can be read" in record.message]
     assert crew.accounts.refused() == []
 
 

@@ -269,7 +269,7 @@ def test_a_metric_of_trials_that_others_run_says_whose_they_are() -> None:
 
     found = experiment.metrics["loss"].fetch_trial_data(trial)
 
-    assert "of trials of an MqtuneRunner, and this one's runner is None" in found.err.message
+    assert "needs trials of an MqtuneRunner, but the runner of trial" in found.err.message
 
 
 def test_the_arms_of_a_batch_are_trials_of_one_group_and_those_that_fail_are_abandoned(new: New) -> None:

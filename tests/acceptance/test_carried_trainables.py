@@ -107,7 +107,7 @@ def test_a_run_whose_importer_or_driver_is_killed_is_continued_by_the_same_progr
 @pytest.mark.parametrize(
     ("at_top", "backend", "why"),
     [
-        ("DATA = open('program.py')", "mqtune.Local()", "can't be forked, as it has opened"),
+        ("DATA = open('program.py')", "mqtune.Local()", "can't be forked, because it has opened"),
         ("", "'redis://localhost:1/0'", ""),
     ],
 )

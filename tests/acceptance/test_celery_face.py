@@ -98,7 +98,7 @@ REFUSED: Final = [
         ("result_backend is 'redis://:***@other'", "trials need None"),
     ),
     ([], {"MQTUNE_BROKER": "not"}, ("refuses the login", "put the right password into the URL")),
-    ([], {"MQTUNE_LOG_ROOT": "/dev/null/logs"}, ("nothing can be written to the log root /dev/null/logs",)),
+    ([], {"MQTUNE_LOG_ROOT": "/dev/null/logs"}, ("the log root /dev/null/logs is not writable",)),
 ]
 
 

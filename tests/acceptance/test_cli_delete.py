@@ -135,7 +135,7 @@ def test_an_archive_keeps_the_earlier_one_of_that_name(
 
     assert len(Results.load("archived-twice")) == 3
     (aside,) = (mqtune_home / "archived-twice").glob("journal-*.msgpack")
-    assert f"it was renamed {aside}" in caplog.text
+    assert f"it was renamed to {aside}" in caplog.text
     earlier = mqtune_home / "earlier"
     earlier.mkdir()
     aside.rename(earlier / "journal.msgpack")
@@ -150,8 +150,8 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
     with contextlib.closing(tune(counts, space, name=name, max_trials=1, checkpoints=places)) as tuner:
         eventually(lambda: tuner.step(0.1) or (tuner.get_trials() and tuner.get_trials()[0].checkpoints), 60)
 
-    assert "is unfinished, and its running trials end when it is archived" in archived(name, code=1)
-    assert "1 of them are running without a driver, and end" in run(name, "--dry-run")
+    assert "is unfinished, and archiving would end its running trials" in archived(name, code=1)
+    assert "1 of them are running without a driver, and will end" in run(name, "--dry-run")
     assert "to continue it: mqtune drive" in archived(name, "--yes")
     monkeypatch.delenv("MQTUNE_BROKER")
     with pytest.raises(ConfigurationError, match=f"is archived .*`mqtune drive {name} --broker URL`"):

@@ -54,7 +54,7 @@ def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker
         copy.write(b"\x92\xa9\xc1\xc1")
     assert said("show", "done-there") == shown
     monkeypatch.delenv("MQTUNE_BROKER")
-    assert "lacks the end of experiment 'done-there'" in said("show", "done-there", code=1)
+    assert "lacks the last entries of experiment 'done-there'" in said("show", "done-there", code=1)
     assert said("show", "done-there", "--broker", broker) == shown
 
 

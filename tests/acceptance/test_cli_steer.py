@@ -117,7 +117,7 @@ def why(*arguments: str) -> tuple[str, str]:
 
 
 def test_why_says_what_a_trial_waits_for_while_others_have_the_slots(tune: Tune):
-    limited = ("limit", "2 trials are running; no other starts: its limit max_concurrent=2 is reached")
+    limited = ("limit", "2 trials are running; no other trial starts: its limit max_concurrent=2 is reached")
     # What the driver says of itself comes with its lock.
     often = mqtune.RunOptions(timing=Timing(keep_lock_s=0.2))
     with driven(tune("slow", name="asked", run=replace(often, max_concurrent=2), max_trials=4)):

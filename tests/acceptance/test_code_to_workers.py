@@ -114,7 +114,7 @@ def test_a_worker_without_the_code_runs_what_the_driver_brings_and_it_comes_back
     said = {"loss": 1, "data": "some data", "has_secret": False, "key": ""}
     assert results.trials[0].metrics.items() >= said.items()
     assert [record.getMessage() for record in caplog.records] == [
-        "of the files for workers 1 look like secrets, and stay here: .env"
+        "1 of the files for workers look like secrets, and stay here: .env"
     ]
     assert set(bundles(results)) == {results.definition["bundle"]}
 
@@ -176,7 +176,9 @@ def test_a_worker_with_another_copy_of_the_code_is_told_of_and_refused_where_tha
         assert losses(results) == [7, 7]
         assert {tuple(each.attempts[-1].environment["differs"]) for each in results} == {("brought/helper.py",)}
         assert caplog.text.count("runs other code than this experiment's: brought/helper.py there") == 1
-        with pytest.raises(CodeDiffers, match=r"worker stale@.*brought/helper.py there is not as it was"):
+        with pytest.raises(
+            CodeDiffers, match=r"worker stale@.*code that has changed since the experiment began: brought/helper.py"
+        ):
             project.tuner("copied-strictly", process=mqtune.Process(code="strict"), **options).run()
 
 
@@ -198,7 +200,10 @@ def test_edits_change_nothing_while_a_driver_runs_and_are_told_of_by_the_next(
     project.write(2)
     with caplog.at_level(logging.WARNING):
         assert losses(tuner(3).run()) == [1, 1, 1]
-        assert "code has changed since (brought/helper.py): the results below are of the earlier code" in caplog.text
+        assert (
+            "code has changed since (brought/helper.py): nothing runs now, and the results are of the earlier code"
+            in caplog.text
+        )
         more = tuner(4).run()
     assert "has changed since its first 3 trials (brought/helper.py)" in caplog.text
     assert losses(more) == [1, 1, 1, 2]

@@ -1,4 +1,4 @@
-"""However a run ends, nothing is left running, nothing that was reported is lost, and the same script goes on."""
+"""However a run ends, no process and every report is left, and the same script continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def train(config):
 
 if __name__ == "__main__":
     mqtune.Tuner(
-        train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", scheduler=mqtune.ASHA(max_t=9),
+        train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", searcher="random", scheduler=mqtune.ASHA(max_t=9),
         max_trials=12, backend=mqtune.Local(slots=2), name="endings", seed=3, run=mqtune.RunOptions(progress=False),
     ).run()
 """
@@ -52,7 +52,7 @@ def log_of(script: Path) -> Path:
 
 
 def wait_for_trials(process: subprocess.Popen[bytes], home: Path, number: int) -> list[psutil.Process]:
-    """Wait until so many trials have begun, and return all processes."""
+    """Wait until this number of trials has begun, and return all processes."""
     eventually(lambda: len(list((home / "endings").glob("0*/*.stdout"))) >= number or process.poll() is not None, 30)
     return family_of(process.pid)
 
@@ -116,7 +116,7 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
         ended_s = time.monotonic() - pressed
     assert f"Progress is saved in {mqtune_home / 'endings'}." in log_of(script).read_text()
     assert "Traceback" not in log_of(script).read_text()
-    # It is below one on an idle machine; what would be waited for takes ten and more.
+    # It is below one on an idle machine. A wait for the server would take ten.
     assert ended_s < 8
     # It would be killed some seconds later.
     with contextlib.suppress(psutil.NoSuchProcess):

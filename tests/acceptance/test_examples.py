@@ -73,7 +73,7 @@ class Interrupt(mqtune.Callback):
         os.kill(os.getpid(), signal.SIGINT)
 
 options = mqtune.RunOptions(callbacks=[Interrupt()], progress=False)
-mqtune.Tuner = lambda *given, tuner=mqtune.Tuner, **more: tuner(*given, **{**more, "run": options})
+mqtune.Tuner = lambda *given, tuner=mqtune.Tuner, **more: tuner(*given, **{**more, "run": options, "searcher": "random"})
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -142,7 +142,7 @@ import runpy, sys
 import mqtune
 
 most = int(sys.argv.pop(1))
-mqtune.Tuner = lambda *given, tuner=mqtune.Tuner, **more: tuner(*given, **{**more, "max_trials": most})
+mqtune.Tuner = lambda *given, tuner=mqtune.Tuner, **more: tuner(*given, **{**more, "max_trials": most, "searcher": "random"})
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -177,7 +177,7 @@ def test_promoted_trials_go_on_where_they_were_on_whichever_worker_is_free(two_w
     assert f"{resumes} resumes; {moved} trials ran on more than one worker" in text
     for result in results:
         assert " → ".join(workers[result.id]) in text
-        # What is in a checkpoint is trained once: no resume goes back, none begins anew.
+        # Each epoch is trained once: a resumed trial repeats no epoch of its checkpoint.
         epochs = [report.metrics["training_iteration"] for report in results.reports(result.id)]
         assert epochs == list(range(1, len(epochs) + 1))
 

@@ -82,7 +82,7 @@ def test_doctor_says_who_is_the_master(watched: Watched) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (("/tuning/", "/nothing/"), "names a master of that name that is up (they answer)"),
+        (("/tuning/", "/nothing/"), "knows a running master of that name (they answer)"),
         (("zebra+7", "wrong"), "AuthenticationError"),
         (("?sentinel_password=zebra+7", ""), "Authentication"),
         (("hunter%2F2", "wrong"), "refuses the login"),

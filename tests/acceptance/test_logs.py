@@ -97,7 +97,9 @@ def test_each_seat_of_a_gang_has_its_output_from_its_worker_and_from_its_file(
         drive(tuner, lambda: tuner.is_finished)
         here = CliRunner().invoke(group, ["logs", tuner.name, "1~1"])
         assert (here.exit_code, here.output) == (0, "seat 1\n")
-        with pytest.raises(ConfigurationError, match="trial 0001 attempt 1 has no seat 2; it has 2, from 0 on"):
+        with pytest.raises(
+            ConfigurationError, match="trial 0001 attempt 1 has no seat 2; it has 2 seats, numbered from 0"
+        ):
             next(mqtune.follow_log(tuner.name, "0001~2"))
 
         monkeypatch.setattr(AttemptOutput, "is_here", False)

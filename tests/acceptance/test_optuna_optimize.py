@@ -37,7 +37,10 @@ def states(study: optuna.Study) -> list[Any]:
 
 
 def test_the_parameters_are_those_that_optuna_alone_gives(fleet: str) -> None:
-    for refused, words in (({"n_jobs": 0}, "n_jobs"), ({"process": mqtune.Process(reuse=True)}, "reuse=True is for a")):
+    for refused, words in (
+        ({"n_jobs": 0}, "n_jobs"),
+        ({"process": mqtune.Process(reuse=True)}, "reuse=True needs a class"),
+    ):
         with pytest.raises(ConfigurationError, match=words):
             optuna_optimize(optuna.create_study(), objectives.by_run, n_trials=1, backend=fleet, **refused)
     here, there = (

@@ -182,4 +182,4 @@ def test_a_process_that_was_killed_or_in_which_a_trial_has_left_a_thread_is_repl
     assert bench.values(bad) == [-2.0, -4.0, -6.0]
     assert bench.values(after) == [-3.0, -6.0, -9.0]
     shown = CliRunner().invoke(group, ["show", str(bench.tuner.results().folder), bad.id]).output
-    assert "the process of attempt 1 took no other trial: it has left the threads counter" in " ".join(shown.split())
+    assert "the process of attempt 1 was not reused: it has left the threads counter" in " ".join(shown.split())

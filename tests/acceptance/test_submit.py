@@ -47,7 +47,7 @@ def train(config):
 if __name__ == "__main__":
     print("arguments", sys.argv[1:], "in", os.getcwd(), flush=True)
     results = mqtune.Tuner(
-        train, {{"x": mqtune.uniform(0, 1), "pause": float(sys.argv[1])}}, metric="loss", mode="min", max_trials=int(sys.argv[2]),
+        train, {{"x": mqtune.uniform(0, 1), "pause": float(sys.argv[1])}}, metric="loss", mode="min", max_trials=int(sys.argv[2]), searcher="random",
         process=mqtune.Process(bundle="."), run=mqtune.RunOptions(overwrite=True, progress=False),
     ).run()
     print("has", len(results), "trials", flush=True)
@@ -116,7 +116,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(broker: str, *arguments: str, code: int = 0, **environment: str) -> str:
-    """What a command says, which has this exit code."""
+    """Return the output of a command, and check its exit code."""
     done = run(broker, *arguments, **environment)
     if isinstance(done.exception, MqtuneError):
         raise done.exception
@@ -177,7 +177,7 @@ def test_a_script_without_a_tuner_just_runs_once_and_its_output_and_exit_code_ar
         said(fleet, "show", "bad")
     assert state(fleet, "bad").run == 1
 
-    # One that has ended is submitted again under its name.
+    # An ended submission's name is free again.
     assert "says 1" in said(fleet, "submit", "exits.py", "--name", "bad", "-f", code=7)
     assert (state(fleet, "bad").run, state(fleet, "bad").code) == (2, 7)
     listed = {each["name"]: each["state"] for each in json.loads(said(fleet, "list", "--json"))}
@@ -195,7 +195,7 @@ with open(sys.argv[1], "a") as runs:
     number = runs.tell()
 if number == 1:
     os.kill(os.getpid(), signal.SIGKILL)
-raise errors.BrokerUnavailable("away") if number == 2 else errors.NameTaken("driven", left_s=5)
+raise errors.BrokerUnavailable("away") if number == 2 else errors.NameTaken("driven", left_s=1)
 """
 
 
@@ -238,7 +238,7 @@ def test_a_name_is_submitted_once_at_a_time_waits_for_a_slot_and_is_stopped(flee
 
 @pytest.fixture
 def _interruptible() -> Iterator[None]:
-    """Have programs that are started hear of Ctrl-C, also where the tests were started in the background, which ignores it."""
+    """Have started programs obey Ctrl-C, also if the tests run in the background, where it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -280,7 +280,7 @@ def test_bad_submissions_are_refused_at_once(fleet: str, own_broker: str, projec
         (own_broker, "waits.py", r"no worker of this fleet offers driver slots.*mqtune worker --drivers"),
         (fleet, "run.sh", r"run.sh is not a Python script"),
         (fleet, "waits.py --bundle parts", r"is not in --bundle"),
-        (fleet, "waits.py --name a/b", r"'a/b' can't name an experiment"),
+        (fleet, "waits.py --name a/b", r"'a/b' can't be an experiment's name"),
     ):
         with pytest.raises((ConfigurationError, InsufficientResources), match=words):
             said(broker, "submit", *asked.split())
@@ -299,7 +299,7 @@ def test_a_script_that_is_not_signed_for_a_worker_waits_unread_for_one_that_it_i
         assert "may not run it: it is not signed with the MQTUNE_CODE_KEY of the worker; no other worker offers" in why
         assert "end it: mqtune end other; then submit it with the MQTUNE_CODE_KEY of a worker" in why
         assert b"first@" in next(follow_driver("other", own_broker))
-        # A worker that may run what was submitted is not held up by what it may not.
+        # A refused script does not delay a script that the worker may run.
         said(own_broker, "submit", "marks.py", "--name", "mine")
         eventually(lambda: is_over(own_broker, "mine"))
         assert (state(own_broker, "other").state, (tmp_path / "ran").read_text()) == ("waiting", "x")
@@ -340,7 +340,7 @@ def test_when_the_machine_of_a_driver_dies_another_goes_on_and_nothing_is_lost_o
     # The worker that ran the trials has lived.
     assert [len(trial.attempts) for trial in found.trials] == [1] * 12
     assert [trial.trial.reports for trial in found.trials] == [REPORTS] * 12
-    # The first machine's output is gone with it; what is left of the second's is on the server.
+    # The first machine's output is gone with it. The end of the second's is on the server.
     assert "has 12 trials" in said(own_broker, "logs", "survives", "driver")
 
 

@@ -18,6 +18,8 @@ FROM_OTHERS = sorted((ROOT / "docs" / "how-to").glob("from-*.md"))
 EXPLANATIONS = sorted(page for page in (ROOT / "docs" / "explanation").glob("*.md") if "```python" in page.read_text())
 
 
+#: Enough to show that a page's program runs.
+TRIALS = 4
 #: On a busy machine a process takes half a minute to import PyTorch, which CI doesn't install.
 PATIENCE_WITH_PYTORCH_S = 300.0
 
@@ -30,13 +32,15 @@ def test_a_tutorial_works_as_written(page: Path, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         patience = {"patience_s": PATIENCE_WITH_PYTORCH_S}
     with walkthrough(tmp_path / "walk", **patience) as walked:
+        # The first tutorial shows the default searcher, which is Optuna's.
+        walked.imports_optuna = page.stem == "first"
         walked.follow(page)
 
 
 @pytest.fixture(scope="module")
 def with_a_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walkthrough]:
     """A folder whose programs run on a worker that is there already."""
-    with walkthrough(tmp_path_factory.mktemp("guides") / "code") as walked:
+    with walkthrough(tmp_path_factory.mktemp("guides") / "code", trials=TRIALS) as walked:
         for title, text in (
             ("Terminal 1", "$ redis-server --port 6379\n… Ready to accept connections\n"),
             ("", "$ export MQTUNE_BROKER=redis://127.0.0.1:6379/0\n"),
@@ -55,6 +59,7 @@ def test_mqtunes_side_of_a_guide_runs(page: Path, with_a_worker: Walkthrough) ->
     for number, block in enumerate(programs):
         name = block.title.partition(": ")[2]
         program = name or f"{page.stem.replace('-', '_')}_{number}.py"
+        with_a_worker.imports_optuna = '"tpe"' in block.text
         with_a_worker.take(block._replace(title=program))
         if not name:
             with_a_worker.take(Block("console", "", f"$ python {program}\n"))
@@ -63,8 +68,9 @@ def test_mqtunes_side_of_a_guide_runs(page: Path, with_a_worker: Walkthrough) ->
 def test_the_program_of_the_page_about_optunas_studies_runs(with_a_worker: Walkthrough) -> None:
     (block,) = [block for block in blocks_of(ROOT / "docs" / "optuna.md") if block.language == "python"]
 
+    with_a_worker.imports_optuna = True
     # Of a study of a hundred trials the first ones show what there is to see.
-    with_a_worker.take(Block("python", "study.py", block.text.replace("n_trials=100", "n_trials=5")))
+    with_a_worker.take(Block("python", "study.py", block.text.replace("n_trials=100", "n_trials=3")))
     with_a_worker.take(Block("console", "", "$ python study.py\n{'x': …"))
 
 
@@ -102,6 +108,7 @@ def test_the_programs_of_a_page_about_a_partner_run(partner: str, with_a_worker:
     if partner == "syne_tune":
         text = in_this_syne_tune(text)
 
+    with_a_worker.imports_optuna = True
     with_a_worker.take(Block("python", "train.py", SCRIPT))
     with_a_worker.take(Block("python", f"of_{partner}.py", text))
     with_a_worker.take(Block("console", "", f"$ python of_{partner}.py\n"))

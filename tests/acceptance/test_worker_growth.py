@@ -22,8 +22,8 @@ TRAINABLES = {
     "as_long_as_it_says": {"seconds": 0.0},
     "counts": {"steps": 2, "step_s": 0.0, "saves": False},
 }
-#: Enough to show what each trial, or each change of experiment, leaves behind: 120 descriptors, or 6 MB where it is 50 kB.
-FIRST, MORE = 30, 120
+#: Enough to show what each trial, or each change of experiment, leaves behind: 60 descriptors, or 6 MB where it is 100 kB.
+FIRST, MORE = 24, 60
 #: The bytes by which a worker's memory may grow meanwhile: 5 kB for each trial, and 4 MB for the allocator.
 GROWTH_BYTES = MORE * 5_000 + 4_000_000
 
@@ -69,7 +69,7 @@ def test_many_short_trials_of_three_experiments_leave_no_zombie_and_a_worker_tha
 
         run_by_turns(tune, MORE)
 
-        # What has just ended may be on its way.
+        # A process that has just ended may not be reaped yet.
         eventually(lambda: not zombies_below(worker), 5)
         after = size_of(worker)
     most = before[0] + 20, before[1] + 2, before[2] + GROWTH_BYTES

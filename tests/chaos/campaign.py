@@ -135,6 +135,8 @@ def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
         "ignores_quotas": random.choice([True, False]),
         # What makes gangs of its trials.
         "gang": {},
+        # Most drivers need not import Optuna, which takes as long as the rest of their start.
+        "searcher": Random(f"{seed} {place} searcher").choice(["random", "random", "tpe"]),
         # Of a random of its own, as courses of seeds are to stay what they were. 0 for mqtune's own: then none comes so far.
         "chapter_bytes": Random(f"{seed} {place} chapters").choice([0, 2_000, 2_000, 20_000]),
     }

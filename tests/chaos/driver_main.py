@@ -17,7 +17,7 @@ from counting import Counts, counts
 import mqtune
 from mqtune.core.errors import ConfigurationError, MqtuneError, RunInterrupted
 from mqtune.core.trial import Decision, Report, Trial
-from mqtune.journal import chapters
+from mqtune.journal.files import chapters
 from mqtune.schedulers.base import Scheduler
 from mqtune.services.shares import demands
 
@@ -103,6 +103,7 @@ def tuner_of(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
         space,
         metric="loss",
         mode="min",
+        searcher=plan["searcher"],
         scheduler=Watched(scheduler_of(plan), told),
         resources=mqtune.Resources(cpus=plan["cpus"], gpus=plan["gpus"], **plan["gang"]),
         max_trials=plan["max_trials"],

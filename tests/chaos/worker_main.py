@@ -13,7 +13,7 @@ def _arm() -> None:
     from breaker import ORDER, Breaker
 
     import mqtune
-    from mqtune.worker import threads
+    from mqtune.worker.host import threads
 
     if path := os.environ.pop(ORDER, ""):
         breaker, guarded = Breaker(Path(path), Path(mqtune.__file__).parent), threads.guarded

@@ -166,7 +166,7 @@ class TestRedisJournal(JournalContract):
     def test_nonsense_in_place_of_chapters_is_named(self, redis_client: Any, driver: Journal, nonsense: bytes) -> None:
         assert driver.chapters() == []
         redis_client.hset(ExperimentKeys("x").chapters, "lines", nonsense)
-        with pytest.raises(MessageVersionError, match="is no chapter"):
+        with pytest.raises(MessageVersionError, match="which mqtune did not write"):
             driver.chapters()
 
     def test_the_number_of_an_attempt_that_no_entry_has_staged_keeps_no_trial_waiting(

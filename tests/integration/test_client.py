@@ -249,13 +249,13 @@ def _other_entry(client: Any, keys: ExperimentKeys) -> str:
 
 def _other_journal(client: Any, keys: ExperimentKeys) -> str:
     client.set(keys.journal, "none")
-    return f"the key {keys.journal} is of another type than mqtune's"
+    return f"the Redis key {keys.journal} has the wrong type"
 
 
 def _other_meta(client: Any, keys: ExperimentKeys) -> str:
     _created(client, keys, DEFINITION)
     client.set(keys.meta, "none")
-    return f"the key {keys.meta} is of another type than mqtune's"
+    return f"the Redis key {keys.meta} has the wrong type"
 
 
 def _no_definition(client: Any, keys: ExperimentKeys) -> str:
@@ -314,7 +314,7 @@ def test_an_experiment_of_which_a_key_is_of_another_type_can_be_deleted_once_tha
     done = CliRunner().invoke(group, delete)
 
     assert isinstance(refused, MessageVersionError)
-    assert f"the key {key} is of another type" in str(refused)
+    assert f"the Redis key {key} has the wrong type" in str(refused)
     assert done.exit_code == 0, done.output
     assert not list(redis_client.scan_iter("mqtune:x:*"))
 

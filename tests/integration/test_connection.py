@@ -116,7 +116,7 @@ NO_HELLO = b"-ERR unknown command 'HELLO'\r\n"
         ("redis_version:2.8\r\n", {"HELLO": NO_HELLO}, BrokerTooOld, "6.2"),
         (f"{NEW}redis_mode:cluster\r\n", {}, BrokerUnavailable, "is in cluster mode"),
         (f"{NEW}server_mode:cluster\r\n", {}, BrokerUnavailable, "is in cluster mode"),
-        (f"{NEW}redis_mode:sentinel\r\n", {}, BrokerUnavailable, "is a Sentinel, which keeps nothing itself"),
+        (f"{NEW}redis_mode:sentinel\r\n", {}, BrokerUnavailable, "is a Sentinel, which stores no data"),
     ],
 )
 def test_a_server_that_can_not_be_used_says_why(
@@ -241,7 +241,7 @@ def test_an_address_is_rewritten_for_celery(url: str, for_celery: str) -> None:
 
 INTERRUPTED = """
 import signal
-from mqtune.journal.connection import open_client
+from mqtune.journal.server.connection import open_client
 
 class Stop(Exception): pass
 

@@ -17,17 +17,17 @@ from mqtune.testing.backends.world import drive
 #: says so, its first connection asks the queue for nothing more.
 STUCK_UNTIL_RECONNECTED = """
 from pathlib import Path
-from mqtune.worker import app as worker_app
+from mqtune.worker.tasks import transport
 timing = Timing(round_s=0.5, stuck_s=4.0)
 stuck = Path({stuck!r})
-ask = worker_app.TrialChannel._brpop_start
+ask = transport.TrialChannel._brpop_start
 channels = []
 def ask_if_not_stuck(channel, timeout=None):
     if channel not in channels:
         channels.append(channel)
     if channel is not channels[0] or not stuck.exists():
         ask(channel, timeout)
-worker_app.TrialChannel._brpop_start = ask_if_not_stuck
+transport.TrialChannel._brpop_start = ask_if_not_stuck
 """
 SLOTS = ("--gpus", "0", "--slots", "2", "--cpus", "2")
 

@@ -1,14 +1,13 @@
-"""``mqtune archive --ended`` and ``gc --ended``: what ended long ago leaves a broker, and nothing else does."""
+"""``mqtune archive --ended`` and ``gc --ended`` remove experiments that ended long ago from a broker, and no others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from click.testing import CliRunner
-from servers import EACH_SERVER, started_on
 
 import mqtune
 from mqtune.backends import EmbeddedServer
@@ -17,7 +16,7 @@ from mqtune.cli import group
 from mqtune.core.codec import encode_value
 from mqtune.core.events import START, ExperimentCreated
 from mqtune.core.keys import ExperimentKeys
-from mqtune.journal import JOURNAL_FILE, Chapter, RedisJournal, connect, cut_chapters, experiments_on, keep_chapter
+from mqtune.journal import JOURNAL_FILE, Chapter, RedisJournal, cut_chapters, experiments_on, keep_chapter
 from mqtune.results.results import Results
 
 DAY_MS = 86_400_000
@@ -30,9 +29,9 @@ def nothing(config: dict[str, Any]) -> None:
 class Broker:
     """A server, and the experiments on it."""
 
-    def __init__(self, url: str, home: Path, elsewhere: Path) -> None:
+    def __init__(self, url: str, client: redis.Redis, home: Path, elsewhere: Path) -> None:
         self.url, self.home, self._elsewhere = url, home, elsewhere
-        self.client: Any = connect(url)
+        self.client: Any = client
 
     def finished(self, name: str, *, days: int, store: Path | None = None) -> Path:
         """An experiment that finished so long ago; return its driver's folder, which is on another machine."""
@@ -73,12 +72,8 @@ class Broker:
 
 
 @pytest.fixture
-def broker(request: pytest.FixtureRequest, tmp_path: Path, mqtune_home: Path) -> Iterator[Broker]:
-    with EmbeddedServer.start(tmp_path / "server", binary=started_on(request)) as server:
-        yield Broker(server.url, mqtune_home, tmp_path)
-
-
-pytestmark = pytest.mark.parametrize("broker", EACH_SERVER[:1], indirect=True)
+def broker(redis_server: EmbeddedServer, redis_client: redis.Redis, tmp_path: Path, mqtune_home: Path) -> Broker:
+    return Broker(redis_server.url, redis_client, mqtune_home, tmp_path)
 
 
 def test_what_finished_long_ago_is_archived_and_leaves_and_what_has_not_stays(broker: Broker) -> None:
@@ -131,7 +126,7 @@ def test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other(
     assert "kept: three" in said
     assert Results.load("one").outcome == "finished"
 
-    # Whoever wants them gone needs no chapter.
+    # Deleting needs no chapter.
     broker.said("gc", "--ended", "30d", "--yes")
     assert broker.names() == set()
 

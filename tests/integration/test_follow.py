@@ -19,8 +19,8 @@ from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialS
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
-from mqtune.journal import Follower, RedisJournal, connect
-from mqtune.journal.follow import follow
+from mqtune.journal import RedisJournal, connect
+from mqtune.results import Follower, follow
 
 NAME = "followed"
 KEYS = ExperimentKeys(NAME)

@@ -208,7 +208,7 @@ def test_a_claim_waits_for_room_as_long_as_its_worker_is_patient_and_says_so_onc
 
     assert isinstance(answers[0], Grant)
     assert caplog.text.count("Redis is full") == 1
-    eventually(lambda: "Redis has room after" in caplog.text)
+    eventually(lambda: "Redis has free memory again after" in caplog.text)
 
 
 def test_the_room_that_is_left_is_known(full: Filled) -> None:

@@ -42,7 +42,7 @@ if __name__ == "__main__":
     results = mqtune.Tuner(train, space, metric="seen", mode="max", backend=mqtune.Local(slots=1), name="alone").run()
     print([trial.last_metrics["seen"] for trial in results.experiment.trials.values()])
     print("celery" in sys.modules, "kombu" in sys.modules)
-    import mqtune.worker.local
+    import mqtune.worker.tasks.local
     print("celery" in sys.modules, "kombu" in sys.modules)
 """
 

@@ -185,7 +185,7 @@ def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
         assert demands.table() == table
     assert Many(redis_client, "team-1").start() == "granted"
     assert "team-*" not in run("team-*", "none")
-    assert "a cap is for a PATTERN of experiments" in run("--share", "2")
+    assert "a cap needs a PATTERN of experiments" in run("--share", "2")
     run("both-*", "--share", "2")
     run("both-*", "--priority", "low")
     assert re.search(r"both-\* +low +2 +80 +", run("both-*", "--journal-mb", "80"))

@@ -11,8 +11,8 @@ import pytest
 #: A worker with a child of its own, one from before, and a zygote whose descendant has left its group and its environment.
 WORKER = """
 import json, os, subprocess, sys, time
-import mqtune.worker.processes as module
-from mqtune.worker.processes import reaper
+import mqtune.worker.host.processes as module
+from mqtune.worker.host.processes import reaper
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 ZYGOTE = '''

@@ -70,7 +70,7 @@ def test_a_patient_program_goes_on_once_it_can_log_in(team: Team, caplog: pytest
     caller.join(DEADLINE_S)
 
     assert not caller.is_alive()
-    eventually(lambda: "Redis takes the login after" in caplog.text)
+    eventually(lambda: "Redis accepts the login after" in caplog.text)
 
 
 @pytest.fixture

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,20 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pages import ROOT
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
+from built_site import built_site
+from chromium import NEEDS_CHROMIUM, started_chromium
 from waiting import eventually
 
-CHROMIUM: Final = shutil.which("chromium")
-DRIVER: Final = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium with its chromedriver")
+pytestmark = NEEDS_CHROMIUM
 
-FLAGS: Final = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-extensions"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
-    "--window-size=1300,1400",
-)
 #: How long a page may take on a busy machine.
 PAGE_S: Final = 60.0
 #: Number of hits that a user looks at.
@@ -85,11 +73,7 @@ return links.map((item) => item.map((link) => new URL(link.href)).map(({{ pathna
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the built site."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", folder]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True)
-    return folder
+    return built_site(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +96,8 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
+    with started_chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")

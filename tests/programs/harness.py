@@ -42,8 +42,10 @@ TIMES: Final = frozenset({"time_this_iter_s", "time_total_s"})
 
 #: How a program is run: on this machine alone; by the workers of a fleet; the same, with a driver that is killed and run again.
 Way = Literal["alone", "fleet", "resumed alone", "resumed on a fleet"]
-#: Trials of a resumed program take the way of the others, and those behind the kill have a second driver besides.
-WAYS: Final[tuple[Way, ...]] = ("alone", "resumed on a fleet")
+#: A second driver makes no difference to most programs, and costs as much as the first.
+WAYS: Final[tuple[Way, ...]] = ("alone", "fleet")
+#: Ways of programs whose second driver might read, draw or rebuild something else.
+WAYS_RESUMED: Final[tuple[Way, ...]] = ("alone", "resumed on a fleet")
 #: The ways of programs that must import everything again after a kill, as one machine imports in the driver.
 WAYS_ANEW: Final[tuple[Way, ...]] = ("resumed alone", "fleet")
 

@@ -18,7 +18,7 @@ def test_a_configuration_file_with_overrides_is_the_one_of_the_driver(programs: 
     programs.check("yaml_config.py", "epochs=3", "model.width=6", "optimizer.momentum=0.75")
 
 
-@pytest.mark.parametrize("programs", ["resumed on a fleet"], indirect=True)
+@pytest.mark.parametrize("programs", ["fleet"], indirect=True)
 def test_an_edited_settings_file_counts_for_the_next_experiment(programs: Programs):
     names = [f"settings-{weight}" for weight in (1, 2)]
     for weight, name in enumerate(names, start=1):

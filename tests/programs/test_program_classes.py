@@ -12,12 +12,12 @@ def test_pools_of_each_kind_call_a_function_of_the_program(programs: Programs):
     programs.check("process_pool.py")
 
 
-@pytest.mark.parametrize("programs", ["resumed on a fleet"], indirect=True)
+@pytest.mark.parametrize("programs", ["fleet"], indirect=True)
 def test_joblib_returns_objects_of_the_program(programs: Programs):
     programs.check("loky.py")
 
 
-@pytest.mark.parametrize("programs", ["resumed on a fleet"], indirect=True)
+@pytest.mark.parametrize("programs", ["fleet"], indirect=True)
 def test_the_program_loads_the_model_that_its_best_trial_has_pickled(programs: Programs):
     finished = programs.check("pickled_model.py")
     assert "pickle: Model(slope=0.6)" in finished.output

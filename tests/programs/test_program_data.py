@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from harness import Programs
+from harness import WAYS_RESUMED, Programs
 
 
 def test_slots_read_an_archive_that_is_opened_at_the_top_without_mixing_it_up(programs: Programs):
@@ -28,6 +28,7 @@ def test_an_unseeded_split_is_one_on_all_workers_and_after_a_restart(programs: P
     assert len(set(map(json.dumps, [row.get("columns") for row in finished.rows]))) == 1
 
 
+@pytest.mark.parametrize("programs", WAYS_RESUMED, indirect=True)
 def test_six_trials_draw_six_numbers_from_a_generator_that_is_made_at_the_top(programs: Programs):
     finished = programs.run("generator_top.py")
     finished.check_completed()

@@ -11,6 +11,6 @@ def test_loggers_that_take_the_next_free_folder_share_none(programs: Programs):
     programs.check("lightning_like.py")
 
 
-@pytest.mark.parametrize("programs", ["resumed on a fleet"], indirect=True)
+@pytest.mark.parametrize("programs", ["fleet"], indirect=True)
 def test_trainers_with_a_fixed_output_folder_keep_their_checkpoints_apart_and_read_data_beside_it(programs: Programs):
     programs.check("trainer_like.py")

@@ -1,12 +1,13 @@
-"""The port between a driver and its services: hooks in order, and an error in one ends no round and is a reason."""
+"""The port of a driver's services: hooks in order, and an error in one is a reason."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from bench import SPACE, Bench, Clock, settings_of, trainable
@@ -15,8 +16,8 @@ from losing import set_back
 from mqtune.core.errors import ConfigurationError, JournalGone
 from mqtune.core.events import Event
 from mqtune.core.timing import Timing
-from mqtune.driver import DriverAction, Restored
-from mqtune.driver.ports import PAUSE_S, DriverHooks, DriverService, ProgramFiles, no_services
+from mqtune.driver import PAUSE_S, DriverAction, DriverHooks, ProgramFiles, Restored
+from mqtune.driver.ports import DriverService, no_services
 
 EVENT = cast("Event", object())
 KEEP_LOCK_S = Timing().keep_lock_s
@@ -65,9 +66,7 @@ def test_hooks_are_called_in_order_when_they_are_due_and_close_in_the_other() ->
 
 
 @pytest.mark.parametrize("broken", ["hear", "tick", "close"])
-def test_a_service_that_fails_is_a_reason_costs_no_other_its_call_and_is_called_again_later(
-    broken: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_service_is_a_reason_and_is_called_again_later(broken: str, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[str] = []
     clock = Clock()
     clock.now = 5.0
@@ -80,7 +79,9 @@ def test_a_service_that_fails_is_a_reason_costs_no_other_its_call_and_is_called_
     of_first = [f"first {hook}" for hook in ("hear", "tick") if hook != broken]
     assert sorted(wanted) == [*of_first, "second hear", "second tick"]
     assert hooks.reason() == f"service Told failed: no {broken}"
-    assert [each.getMessage() for each in caplog.records] == ["service Told of this driver failed; the driver goes on"]
+    assert [each.getMessage() for each in caplog.records] == [
+        "service Told of this driver failed; the driver continues"
+    ]
     first.broken, first.due = "", 5.0
     assert hooks.due == 5.0 + PAUSE_S * (broken == "tick")
     clock.now += PAUSE_S
@@ -88,52 +89,41 @@ def test_a_service_that_fails_is_a_reason_costs_no_other_its_call_and_is_called_
     assert hooks.reason() == ""
 
 
-def test_what_a_service_holds_up_is_a_reason_for_people() -> None:
-    class Sundays(DriverService):
-        def reason(self) -> str:
-            return "no trial begins on Sundays"
+def service(**hooks: Callable[..., Any]) -> DriverService:
+    """Return a service with these hooks."""
+    named = {name: staticmethod(hook) for name, hook in hooks.items()}
+    made: DriverService = type("Answering", (DriverService,), named)()
+    return made
 
-    hooks = DriverHooks([DriverService(), Sundays()])
 
-    assert hooks.reason() == "no trial begins on Sundays"
+def failing(text: str) -> Mock:
+    return Mock(side_effect=RuntimeError(text))
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        (lambda: "no trial begins on Sundays", "no trial begins on Sundays"),
+        (failing("no reason"), "service Answering failed: no reason"),
+    ],
+)
+def test_a_services_reason_or_its_error_is_a_reason_for_people(reason: Callable[[], str], text: str) -> None:
+    assert DriverHooks([DriverService(), service(reason=reason)]).reason() == text
 
 
 def test_as_many_attempts_may_be_under_way_as_each_service_lets() -> None:
-    class Few(DriverService):
-        def __init__(self, most: float) -> None:
-            self.most = most
-
-        def capacity(self) -> float:
-            return self.most
-
     assert DriverHooks([]).capacity() == DriverHooks([DriverService()]).capacity() == math.inf
-    assert DriverHooks([Few(3), DriverService(), Few(2)]).capacity() == 2
+    assert DriverHooks([service(capacity=lambda: 3), DriverService(), service(capacity=lambda: 2)]).capacity() == 2
 
 
 def test_a_service_that_cannot_say_how_many_sets_no_limit_and_is_asked_again_later() -> None:
-    class Broken(DriverService):
-        asked = 0
+    clock, capacity = Clock(), failing("no capacity")
+    hooks = DriverHooks([service(capacity=capacity)], clock)
 
-        def capacity(self) -> float:
-            self.asked += 1
-            raise RuntimeError("no capacity")
-
-    clock = Clock()
-    service = Broken()
-    hooks = DriverHooks([service], clock)
-
-    assert (hooks.capacity(), hooks.capacity(), service.asked) == (math.inf, math.inf, 1)
-    assert hooks.reason() == "service Broken failed: no capacity"
+    assert (hooks.capacity(), hooks.capacity(), capacity.call_count) == (math.inf, math.inf, 1)
+    assert hooks.reason() == "service Answering failed: no capacity"
     clock.now += PAUSE_S
-    assert (hooks.capacity(), service.asked) == (math.inf, 2)
-
-
-def test_a_reason_that_cannot_be_told_is_one() -> None:
-    class Broken(DriverService):
-        def reason(self) -> str:
-            raise RuntimeError("no reason")
-
-    assert DriverHooks([Broken()]).reason() == "service Broken failed: no reason"
+    assert (hooks.capacity(), capacity.call_count) == (math.inf, 2)
 
 
 def test_settings_ask_for_a_project_where_files_travel_and_are_refused_without_one(tmp_path: Path) -> None:
@@ -162,20 +152,12 @@ def test_settings_ask_for_a_project_where_files_travel_and_are_refused_without_o
 
 
 def test_a_service_whose_tick_fails_keeps_its_limit() -> None:
-    class Held(DriverService):
-        due = 0.0
-
-        def tick(self) -> Iterator[DriverAction]:
-            raise RuntimeError("no server")
-
-        def capacity(self) -> float:
-            return 2
-
-    clock = Clock()
-    hooks = DriverHooks([Held()], clock)
+    held = service(tick=failing("no server"), capacity=lambda: 2)
+    held.due = 0.0
+    hooks = DriverHooks([held], Clock())
 
     assert [*hooks.tick()] == []
-    assert hooks.reason() == "service Held failed: no server"
+    assert hooks.reason() == "service Answering failed: no server"
     assert hooks.capacity() == 2
 
 
@@ -191,35 +173,22 @@ def test_an_error_is_a_reason_for_a_while_also_where_no_tick_follows() -> None:
     assert hooks.reason() == ""
 
 
-class Restores(DriverService):
-    """Restores so many entries, none for None, or fails."""
-
-    def __init__(self, found: int | Exception | None) -> None:
-        self.found, self.asked = found, 0
-
-    def journal_lost(self) -> Restored | None:
-        self.asked += 1
-        if isinstance(self.found, Exception):
-            raise self.found
-        return None if self.found is None else Restored(self.found, 0, [])
-
-
 def test_the_first_service_that_can_restore_a_lost_journal_does_so(caplog: pytest.LogCaptureFixture) -> None:
-    services = [Restores(None), Restores(ValueError("no disk")), Restores(3), Restores(4)]
-    hooks = DriverHooks([DriverService(), *services])
+    restores = [Mock(return_value=None), failing("no disk"), *(Mock(return_value=Restored(n, 0, [])) for n in (3, 4))]
+    hooks = DriverHooks([DriverService(), *(service(journal_lost=restore) for restore in restores)])
 
     assert hooks.journal_lost() == Restored(3, 0, [])
-    assert [service.asked for service in services] == [1, 1, 1, 0]
-    assert hooks.reason() == "service Restores failed: no disk"
+    assert [restore.call_count for restore in restores] == [1, 1, 1, 0]
+    assert hooks.reason() == "service Answering failed: no disk"
     assert len(caplog.records) == 1
-    assert DriverHooks([Restores(None)]).journal_lost() is None
+    assert DriverHooks([DriverService()]).journal_lost() is None
 
 
 def test_a_journal_that_can_not_be_restored_ends_its_driver() -> None:
-    hooks = DriverHooks([Restores(JournalGone("no copy")), Restores(3)])
+    lost = service(journal_lost=Mock(side_effect=JournalGone("no copy")))
 
     with pytest.raises(JournalGone, match="no copy"):
-        hooks.journal_lost()
+        DriverHooks([lost, service(journal_lost=lambda: Restored(3, 0, []))]).journal_lost()
 
 
 def test_a_driver_without_recovery_ends_when_its_journal_is_lost(tmp_path: Path) -> None:
@@ -227,5 +196,5 @@ def test_a_driver_without_recovery_ends_when_its_journal_is_lost(tmp_path: Path)
     set_back(bench.server)
     bench.clock.now += KEEP_LOCK_S
 
-    with pytest.raises(JournalGone, match="nothing here restores it"):
+    with pytest.raises(JournalGone, match="has no service that can restore them"):
         bench.step()

@@ -1,4 +1,4 @@
-"""The port between a worker and its services: hooks in order, and an error in one costs nobody else anything."""
+"""The port of a worker's services: hooks in order, and an error in one harms no other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 from fleets import worker
@@ -26,14 +26,20 @@ from mqtune.worker import (
     RunResult,
     SlotPlan,
     Slots,
+    WorkerHooks,
     ZygoteDied,
     ZygoteFinder,
 )
-from mqtune.worker.ports import AttemptHere, ProgramPlace, SendClaim, SlotHere, WorkerHooks, WorkerService
+from mqtune.worker.ports import AttemptHere, ProgramPlace, SlotHere, WorkerService
 
-ATTEMPT = cast("AttemptHere", SimpleNamespace())
+ATTEMPT = cast("AttemptHere", SimpleNamespace(claim=Claim(TrialId("0001"), 1, "token")))
 SLOT = cast("SlotHere", SimpleNamespace())
 TRAIN: Final = TrainableSpec("train", module="mine")
+#: The hooks that the first test calls, in this order, before the services close.
+HOOKS: Final = (
+    *("start", "heartbeat", "tick", "hinted", "room", "taken", "working_dir", "started", "renewed", "measured"),
+    *("ending", "emptied", "ended", "left", "figures", "describe", "drain"),
+)
 
 
 class Told(WorkerService):
@@ -113,31 +119,8 @@ class Told(WorkerService):
         self.note("close")
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        "",
-        "hinted",
-        "room",
-        "taken",
-        "working_dir",
-        "started",
-        "renewed",
-        "measured",
-        "ending",
-        "emptied",
-        "ended",
-        "left",
-        "figures",
-        "describe",
-        "absent",
-        "drain",
-        "close",
-    ],
-)
-def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
-    broken: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("broken", ["", *HOOKS[3:], "absent", "close"])
+def test_hooks_are_called_in_order_also_after_an_error(broken: str, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[str] = []
     hooks = WorkerHooks([Told("first", calls, broken), WorkerService(), Told("second", calls)])
     plain = worker(pid=1, cpus=1)
@@ -161,26 +144,7 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     hooks.drain()
     hooks.close()
 
-    order = [
-        "start",
-        "heartbeat",
-        "tick",
-        "hinted",
-        "room",
-        "taken",
-        "working_dir",
-        "started",
-        "renewed",
-        "measured",
-        "ending",
-        "emptied",
-        "ended",
-        "left",
-        "figures",
-        "describe",
-        "drain",
-    ]
-    forward = [f"{name} {hook}" for hook in order for name in ("first", "second")]
+    forward = [f"{name} {hook}" for hook in HOOKS for name in ("first", "second")]
     if broken != "working_dir":
         # The first answer counts.
         forward.remove("second working_dir")
@@ -191,7 +155,7 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     assert described == worker(pid=3, cpus=1 if broken in ("describe", "absent") else 3)
     assert calls == [*forward, "second close", "first close"]
     assert [each.getMessage() for each in caplog.records] == (
-        ["service Told of this worker failed; the worker goes on"] if broken else []
+        ["service Told of this worker failed; the worker continues"] if broken else []
     )
 
 
@@ -204,21 +168,19 @@ def test_a_service_that_cannot_start_ends_the_start() -> None:
     assert calls == ["first start"]
 
 
-class Guard(WorkerService):
-    def __init__(self, *answers: bool | Exception) -> None:
-        self.answers = [*answers]
-
-    def admit(self, slot: SlotHere) -> bool:
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+def service(**hooks: Callable[..., Any]) -> WorkerService:
+    """Return a service with these hooks."""
+    named = {name: staticmethod(hook) for name, hook in hooks.items()}
+    made: WorkerService = type("Answering", (WorkerService,), named)()
+    return made
 
 
 def test_each_guard_may_refuse_a_slot_and_one_that_fails_has_the_worker_back_off(tmp_path: Path) -> None:
     impairments = nothing_impaired()
     broken = [RuntimeError("no device driver")] * FAILED_STARTS
-    hooks = WorkerHooks([Guard(True, False, *[True] * FAILED_STARTS), WorkerService(), Guard(True, *broken)])
+    answers = [True, False, *[True] * FAILED_STARTS], [True, *broken]
+    first, second = (service(admit=Mock(side_effect=admits)) for admits in answers)
+    hooks = WorkerHooks([first, WorkerService(), second])
     slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), tmp_path, impairments, hooks)
     (slot,) = slots.all
 
@@ -234,45 +196,24 @@ def test_each_guard_may_refuse_a_slot_and_one_that_fails_has_the_worker_back_off
     assert [is_taken() for _ in broken] == [False] * FAILED_STARTS
     slots.close()
 
-    assert "could not be started (Guard: no device driver)" in reasons(impairments)
-
-
-class Reason(WorkerService):
-    """Answers each question for a reason so."""
-
-    def __init__(self, answer: str | Exception) -> None:
-        self.answer = answer
-
-    def retires(self, slot: SlotHere) -> str:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-    def leaves(self, run: AttemptHere) -> str:
-        return self.retires(SLOT)
+    assert "could not be started (Answering: no device driver)" in reasons(impairments)
 
 
 def test_the_first_reason_counts_and_a_service_that_fails_has_none(caplog: pytest.LogCaptureFixture) -> None:
-    unasked = Mock(side_effect=AssertionError)
-    last = Reason("second")
-    hooks = WorkerHooks([WorkerService(), Reason(RuntimeError("a bug")), Reason(""), Reason("first"), last])
+    failing, silent = Mock(side_effect=RuntimeError("a bug")), Mock(return_value="")
+    first, last = Mock(return_value="first"), Mock(return_value="second")
+    services = [service(retires=answer, leaves=answer) for answer in (failing, silent, first, last)]
+    hooks = WorkerHooks([WorkerService(), *services])
 
     assert [hooks.retires(SLOT), hooks.leaves(ATTEMPT)] == ["first", "first"]
     assert len(caplog.records) == 2
-    last.retires = last.leaves = unasked  # type: ignore[method-assign]
-    assert [hooks.retires(SLOT), hooks.leaves(ATTEMPT)] == ["first", "first"]
-    assert not unasked.called
+    assert not last.called
     assert [WorkerHooks([WorkerService()]).retires(SLOT), WorkerHooks([]).leaves(ATTEMPT)] == ["", ""]
 
 
-class Divider(WorkerService):
-    """Has so much room in each slot."""
-
-    def __init__(self, *rooms: float) -> None:
-        self.rooms = rooms
-
-    def room(self, slot: SlotHere, run: AttemptHere) -> float:
-        return self.rooms[slot.index]
+def divider(*rooms: float) -> WorkerService:
+    """Return a service with this much room in each slot."""
+    return service(room=lambda slot, _: rooms[slot.index])
 
 
 @pytest.mark.parametrize(
@@ -288,10 +229,8 @@ class Divider(WorkerService):
         ([(-1.0, -1.0, -1.0)], None),
     ],
 )
-def test_an_attempt_gets_the_slot_with_the_least_room_or_waits_while_there_is_none(
-    tmp_path: Path, rooms: list[tuple[float, ...]], taken: int | None
-) -> None:
-    hooks = WorkerHooks([Divider(*each) for each in rooms])
+def test_an_attempt_gets_the_tightest_slot(tmp_path: Path, rooms: list[tuple[float, ...]], taken: int | None) -> None:
+    hooks = WorkerHooks([divider(*each) for each in rooms])
     slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),) * 3), tmp_path, nothing_impaired(), hooks)
 
     slot = slots.acquire(ATTEMPT, timeout_s=0)
@@ -301,25 +240,13 @@ def test_an_attempt_gets_the_slot_with_the_least_room_or_waits_while_there_is_no
     slots.close()
 
 
-class Place(WorkerService):
-    def __init__(self, answer: ProgramPlace | Exception | None = None) -> None:
-        self.answer = answer
-        self.asked: list[str] = []
-
-    def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        self.asked.append(experiment.name)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
 def an_experiment() -> ExperimentHere:
     definition = {"trainable": {"name": "train", "module": "mine"}}
     return ExperimentHere(cast("Journal", SimpleNamespace(experiment="x")), definition)
 
 
 def problem_of(folder: Path, *services: WorkerService) -> tuple[str, str]:
-    """Return why an attempt of an experiment without any code can't start, on a worker with these services."""
+    """Return why an attempt without any code can't start, on a worker with these services."""
     slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), folder, nothing_impaired())
     turn = slots.all[0].next_turn()
     try:
@@ -333,114 +260,74 @@ def problem_of(folder: Path, *services: WorkerService) -> tuple[str, str]:
 
 
 def test_the_first_service_that_knows_says_where_a_program_is(tmp_path: Path) -> None:
-    unsure, first, second = Place(), Place(ProgramPlace(tmp_path / "a")), Place(ProgramPlace(tmp_path / "b"))
+    experiment, places = an_experiment(), [None, ProgramPlace(tmp_path / "a"), ProgramPlace(tmp_path / "b")]
+    answers = [Mock(return_value=place) for place in places]
+    unsure, first, second = (service(program=answer) for answer in answers)
 
-    assert WorkerHooks([unsure, first, second]).program(an_experiment()) == ProgramPlace(tmp_path / "a")
+    assert WorkerHooks([unsure, first, second]).program(experiment) == places[1]
 
-    assert (unsure.asked, first.asked, second.asked) == (["x"], ["x"], [])
-    assert WorkerHooks([unsure]).program(an_experiment()) is None
+    assert [answer.call_args_list for answer in answers] == [[call(experiment)], [call(experiment)], []]
+    assert WorkerHooks([unsure]).program(experiment) is None
     assert f"below code root {tmp_path / 'a'}" in problem_of(tmp_path, first)[1]
     assert f"below code root {tmp_path / 'own'}" in problem_of(tmp_path, unsure)[1]
 
 
+@pytest.mark.parametrize("hook", ["program", "prepare"])
 @pytest.mark.parametrize(("error", "is_logged"), [(CodeRefused("not this"), False), (RuntimeError("a bug"), True)])
-def test_without_an_answer_where_a_program_is_no_other_is_run(
-    error: Exception, is_logged: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_an_attempt_whose_program_a_service_can_not_find_or_prepare_is_refused_with_the_reason(
+    hook: str, error: Exception, is_logged: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kind, text = problem_of(tmp_path, Place(error), Place(ProgramPlace(tmp_path)))
+    sound = service(program=lambda _: ProgramPlace(tmp_path), prepare=lambda _, key: key)
+
+    kind, text = problem_of(tmp_path, service(**{hook: Mock(side_effect=error)}), sound)
 
     assert kind == type(error).__name__
     assert str(error) in text
     assert bool(caplog.records) is is_logged
 
 
-class Prepares(WorkerService):
-    """Gives trials' processes a variable, or fails to."""
-
-    def __init__(self, name: str, error: Exception | None = None) -> None:
-        self.name, self.error = name, error
-
-    def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
-        if self.error is not None:
-            raise self.error
-        return replace(key, environment=(*key.environment, (self.name, experiment.name)))
-
-
 def test_each_service_changes_what_the_processes_of_trials_have(tmp_path: Path) -> None:
+    def prepares(name: str) -> WorkerService:
+        return service(prepare=lambda at, key: replace(key, environment=(*key.environment, (name, at.name))))
+
     key = an_experiment().import_key(tmp_path, None, tmp_path)
 
-    prepared = WorkerHooks([Prepares("a"), WorkerService(), Prepares("b")]).prepare(an_experiment(), key)
+    prepared = WorkerHooks([prepares("a"), WorkerService(), prepares("b")]).prepare(an_experiment(), key)
 
     assert prepared == replace(key, environment=(("a", "x"), ("b", "x")))
 
 
-def test_an_attempt_whose_processes_can_not_be_prepared_is_refused_with_the_reason(tmp_path: Path) -> None:
-    kind, text = problem_of(tmp_path, Prepares("a"), Prepares("b", CodeRefused("no folder")))
-
-    assert (kind, "no folder" in text) == ("CodeRefused", True)
-
-
-class Claims(WorkerService):
-    """Claims attempts by answers of its own, and sets variables."""
-
-    def __init__(self, answer: Any = None, **variables: str) -> None:
-        self.answer, self.given = answer, variables
-
-    def claim(self, run: AttemptHere, send: SendClaim) -> Any:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer and self.answer(send)
-
-    def variables(self, run: AttemptHere) -> dict[str, str]:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.given
-
-
-CLAIMED: Final = cast("AttemptHere", SimpleNamespace(claim=Claim(TrialId("0001"), 1, "token")))
-
-
 def test_the_first_service_that_claims_an_attempt_does_so() -> None:
-    sent: list[tuple[float, str]] = []
+    send, grant, last = Mock(), Grant(Assignment({}), 0.0, "here"), Mock()
+    claims = Mock(return_value=grant)
 
-    def send(lease_s: float, address: str = "") -> Any:
-        sent.append((lease_s, address))
-        return Grant(Assignment({}), 0.0, address)
-
-    hooks = WorkerHooks([Claims(), Claims(lambda send: send(5.0, "here")), Claims(lambda send: send(6.0))])
-
-    assert hooks.claim(CLAIMED, send) == Grant(Assignment({}), 0.0, "here")
-    assert sent == [(5.0, "here")]
-    assert WorkerHooks([Claims()]).claim(CLAIMED, send) is None
+    assert WorkerHooks([WorkerService(), service(claim=claims), service(claim=last)]).claim(ATTEMPT, send) == grant
+    claims.assert_called_once_with(ATTEMPT, send)
+    assert not last.called
+    assert WorkerHooks([WorkerService()]).claim(ATTEMPT, send) is None
 
 
-def test_an_attempt_whose_service_can_not_claim_it_goes_back_and_is_not_claimed_without_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    hooks = WorkerHooks([Claims(RuntimeError("a bug")), Claims(lambda _: Grant(Assignment({}), 0.0))])
+def test_an_attempt_returns_unclaimed_if_its_service_can_not_claim_it(caplog: pytest.LogCaptureFixture) -> None:
+    broken, away = (service(claim=Mock(side_effect=kind("a bug"))) for kind in (RuntimeError, BrokerUnavailable))
+    hooks = WorkerHooks([broken, service(claim=lambda *_: Grant(Assignment({}), 0.0))])
 
-    assert hooks.claim(CLAIMED, Mock()) == RunResult(None, "not run: RuntimeError: a bug", goes_back=True)
+    assert hooks.claim(ATTEMPT, Mock()) == RunResult(None, "not run: RuntimeError: a bug", goes_back=True)
     assert [each.getMessage() for each in caplog.records] == ["trial 0001 attempt 1 could not be claimed"]
     with pytest.raises(BrokerUnavailable):
-        WorkerHooks([Claims(BrokerUnavailable("away"))]).claim(CLAIMED, Mock())
+        WorkerHooks([away]).claim(ATTEMPT, Mock())
 
 
 def test_the_variables_of_all_services_go_into_the_environment_and_an_error_is_the_attempts() -> None:
-    assert WorkerHooks([Claims(A="1"), Claims(), Claims(B="2")]).variables(CLAIMED) == {"A": "1", "B": "2"}
+    first, last = service(variables=lambda _: {"A": "1"}), service(variables=lambda _: {"B": "2"})
+
+    assert WorkerHooks([first, WorkerService(), last]).variables(ATTEMPT) == {"A": "1", "B": "2"}
     with pytest.raises(RuntimeError, match="a bug"):
-        WorkerHooks([Claims(RuntimeError("a bug"))]).variables(CLAIMED)
+        WorkerHooks([service(variables=Mock(side_effect=RuntimeError("a bug")))]).variables(ATTEMPT)
 
 
-class Known(WorkerService):
-    """Has preloads, or fails to say which."""
-
-    def __init__(self, known: Any) -> None:
-        self.known = known
-
-    def preloads(self) -> Any:
-        if isinstance(self.known, Exception):
-            raise self.known
-        return self.known
+def knows(preloads: Any) -> WorkerService:
+    """Return a service with these preloads."""
+    return service(preloads=lambda: preloads)
 
 
 def test_the_first_service_that_knows_preloads_has_importers_import_them(tmp_path: Path) -> None:
@@ -452,7 +339,8 @@ def test_the_first_service_that_knows_preloads_has_importers_import_them(tmp_pat
         settle=lambda *given: told.append(given),
         refuse=lambda *_: True,
     )
-    services = [WorkerService(), Known(None), Known(RuntimeError("a bug")), Known(known), Known(SimpleNamespace())]
+    broken = service(preloads=Mock(side_effect=RuntimeError("a bug")))
+    services = [WorkerService(), knows(None), broken, knows(known), knows(SimpleNamespace())]
 
     preloads = WorkerHooks(services).preloads()
     preloads.learn(TRAIN, [({}, ["early"])])
@@ -463,7 +351,7 @@ def test_the_first_service_that_knows_preloads_has_importers_import_them(tmp_pat
     assert told == [(TRAIN, [({}, ["early"])]), (TRAIN, ["early"], [])]
 
 
-@pytest.mark.parametrize("services", [(), (Known(SimpleNamespace()),)], ids=["no service", "a broken one"])
+@pytest.mark.parametrize("services", [(), (knows(SimpleNamespace()),)], ids=["no service", "a broken one"])
 def test_without_preloads_packages_are_left_to_trials(services: tuple[WorkerService, ...]) -> None:
     preloads = WorkerHooks(services).preloads()
 
@@ -525,4 +413,6 @@ def test_a_service_that_can_not_return_its_steps_costs_no_other_its_own_and_the_
         step()
 
     assert calls == [f"second {hook}"]
-    assert [each.getMessage() for each in caplog.records] == ["service Told of this worker failed; the worker goes on"]
+    assert [each.getMessage() for each in caplog.records] == [
+        "service Told of this worker failed; the worker continues"
+    ]

@@ -34,10 +34,17 @@ from mqtune.core.trial import (
     checkpoint_id,
     is_in_memory,
 )
-from mqtune.journal.base import FENCED, WAIT, Assignment, Claim, Segment
-from mqtune.journal.logs import LogChunk, LogStream
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import MemoryServer
+from mqtune.journal import (
+    FENCED,
+    WAIT,
+    Assignment,
+    Claim,
+    LogChunk,
+    LogStream,
+    MemoryJournal,
+    MemoryServer,
+    Segment,
+)
 
 Reports = Callable[[Config], Iterable[tuple[float, Metrics | Exception]]]
 _Key = tuple[TrialId, int]

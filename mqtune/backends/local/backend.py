@@ -1,7 +1,4 @@
-"""The backend of a run on one machine, without Celery.
-
-Attempts go to the worker that the driver has started.
-"""
+"""The backend of a run on one machine: the driver's own worker runs the attempts."""
 
 from __future__ import annotations
 
@@ -10,19 +7,19 @@ from mqtune.backends.queues import QueueBackend, Shape
 from mqtune.core.crews import Register, register_of
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import Config, TrialId
-from mqtune.journal.local_queue import LocalQueue, encode_task
+from mqtune.journal.exchange.local_queue import LocalQueue, encode_task
 from mqtune.journal.redis import RedisJournal
 
 
 class LocalBackend(QueueBackend):
-    """A driver's session with its own worker, which takes this experiment's attempts alone.
+    """A driver's session with its own worker, which runs attempts of this experiment only.
 
-    Other experiments may use the same server. Their workers get none of its attempts.
+    Other experiments may use the same server. Their workers get no attempt of this one.
     """
 
     def _open(self) -> None:
         self._tasks = LocalQueue(self._client, patience_s=self._patience_s)
-        #: The tasks that were put on their queue when their attempt was staged, which is published next.
+        #: The attempts that the journal has put on their queue together with staging them. ``publish`` skips them once.
         self._staged: set[tuple[TrialId, int]] = set()
         if isinstance(self.journal, RedisJournal):
             self.journal.task_of = self._task_of
@@ -38,8 +35,8 @@ class LocalBackend(QueueBackend):
         return Shape(queue, queue, needs, 0)
 
     def _task_of(self, name: TrialId, attempt: int) -> tuple[str, str]:
-        """Return a task and its queue. The caller puts it there."""
-        # Nothing is left of an attempt that was withdrawn before it was published.
+        """Return the queue and the message for a seat's task. The journal queues the message."""
+        # Forget other attempts, which were withdrawn before they were published.
         own = self._attempt_of((name, attempt))
         self._staged = {task for task in self._staged if self._attempt_of(task) == own}
         self._staged.add((name, attempt))

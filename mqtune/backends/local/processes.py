@@ -1,4 +1,4 @@
-"""Waits for processes that were started here."""
+"""Waits for the end of child processes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import subprocess
 
 
 def wait_for_end(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait for a process to end, at most *timeout_s* seconds. Reap it and return whether it did.
+    """Wait up to *timeout_s* seconds for a process to end, and reap it.
 
-    ``Popen.wait`` with a timeout polls at intervals of up to 50 ms, which is longer than a server takes to end.
+    Return whether it has ended. It returns sooner than ``Popen.wait`` with a timeout, which polls at intervals of up to
+    50 ms.
     """
     if process.poll() is None:
         with contextlib.suppress(AttributeError, OSError):

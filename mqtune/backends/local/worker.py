@@ -1,4 +1,4 @@
-"""A worker on this machine that ends with its driver."""
+"""A worker on this machine. It ends with its driver."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ class WorkerProcess:
     """A worker process on this machine. It ends when the process that started it is gone.
 
     Args:
-        arguments: arguments of Python. The watched pipe's number is in the environment.
-        has_importer: whether its first importer is a fork of this process.
-        carried: the trainable, if that importer should have it from this process's memory.
+        arguments: the arguments of Python that start the worker.
+        environment: additional environment variables.
+        has_importer: whether a fork of this process becomes the worker's first importer.
+        carried: a trainable in this process's memory that the importer needs. None if workers can import it.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class WorkerProcess:
         with ExitStack() as stack:
             if has_importer:
                 files = own_files()
-                # The fork would write their buffers again.
+                # Otherwise the fork would write the buffered text a second time.
                 flush_all()
                 worker_end, importer_end = Channel.pair()
                 stack.callback(worker_end.close)
@@ -133,12 +134,12 @@ class WorkerProcess:
         return f"the local worker ended with code {code}; the end of {self.log}:\n{tail}"
 
     def leave(self) -> None:
-        """Make the worker requeue its trials and shut down. Return immediately."""
+        """Order the worker to requeue its trials and end. Return immediately."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Make the worker requeue its trials and shut down. Wait until it is gone."""
+        """Order the worker to requeue its trials and end. Wait for its end; kill it after 20 s."""
         self.leave()
         wait_for_end(self._process, _STOP_TIMEOUT_S)
         self.kill()
@@ -154,26 +155,29 @@ class WorkerProcess:
 
 
 def private_name() -> str:
-    """Return the fleet name of this process's own worker."""
+    """Return the name of this process's own worker in the fleet's register."""
     return f"local-{os.getpid()}@{socket.gethostname()}"
 
 
 class PrivateWorker(WorkerProcess):
-    """The worker of one run, without Celery. It imports its modules, and waits for ``begin``.
+    """The worker of one run, without Celery.
+
+    It imports its modules, and then waits for ``begin``.
 
     Args:
         folder: the experiment's folder, for the logs of the worker and its trials.
-        carried: the trainable, if it can't travel to other processes.
+        carried: the trainable, if it exists in this process's memory only. Trials are then forks of this process.
 
     Raises:
-        TrainableNotFound: it can't travel, and this process can't be forked.
+        TrainableNotFound: the trainable exists in this process only, and this process can't be forked.
     """
 
     def __init__(self, folder: Path, carried: Carried | None = None) -> None:
         why_not = why_no_fork()
         if carried is not None and why_not:
             raise TrainableNotFound(
-                f"{carried.why}. On this machine each trial could be a fork of this program, which can't be forked, as it {why_not}"
+                f"{carried.why}. Trials on this machine could be forks of this program, but it can't be forked, because "
+                f"it {why_not}"
             )
         super().__init__(
             folder / "worker.log",
@@ -193,15 +197,15 @@ class PrivateWorker(WorkerProcess):
         code_key: str = "",
         timing: Timing = Timing(),
     ) -> None:
-        """Make it connect and run trials. If it has ended, ``problem`` says why.
+        """Let the worker connect and run trials. If it has ended, ``problem`` says why.
 
         Args:
-            broker: the server's URL.
             code_root: a folder above the trainable.
             slots: settings of ``mqtune worker`` for its slots.
-            ahead: its only experiment, and a digest of the definition, whose trainable is imported before the first
-                trial.
-            code_key: key that signs the driver's code; empty for no such code.
+            ahead: its only experiment, and a digest of the experiment's definition. The worker imports its trainable
+                before the first trial.
+            code_key: the key that signs the driver's code; empty if the driver sends no code.
+            timing: the worker's leases and timeouts.
         """
         settings = {
             "name": private_name(),

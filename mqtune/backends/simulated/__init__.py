@@ -1,7 +1,4 @@
-"""The simulated backend: the same driver, schedulers and searchers in virtual time.
-
-It needs neither broker nor workers.
-"""
+"""The simulated backend: experiments in virtual time, without a broker or workers."""
 
 from __future__ import annotations
 

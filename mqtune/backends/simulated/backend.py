@@ -1,4 +1,4 @@
-"""Simulated workers as users configure them, and their backend and journal as the driver uses them."""
+"""Simulated workers: the user's settings, the driver's session, and the driver's journal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedFleet
-from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
+from mqtune.backends.simulated.reports import Reports, checked_seconds, make_source
 from mqtune.core.checks import whole_number
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import ConfigurationError
@@ -23,7 +23,7 @@ from mqtune.journal.base import (
     ServerState,
     Unclaimed,
 )
-from mqtune.journal.logs import LogChunk, LogStream
+from mqtune.journal.exchange.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal
 
 #: A duration in seconds: a number, or a function that draws one.
@@ -33,41 +33,45 @@ Delay = float | Callable[[random.Random], float]
 class Simulated:
     """Runs an experiment in virtual time: only the decisions on reports take real time.
 
-    The same driver, experiment, schedulers and searchers run as over a broker, and write the same journal; only the
-    workers and the clock are simulated, and the trainable is not called. Nothing sleeps. A report is decided on before
-    anything later happens, unless there are delays. The same arguments and the same experiment give the same journal,
-    byte for byte.
+    The driver, schedulers and searchers are the same as with a broker, and write the same journal. Only the workers and
+    the clock are simulated, and the trainable is not called. Nothing sleeps. Without delays, the driver decides on a
+    report before anything later happens. The same arguments and the same experiment give the same journal, byte for
+    byte.
 
-    ``reports`` defines what a trial reports, and when:
+    ``reports`` defines the reports of each trial and their times. It is one of these:
 
-    - a function of the config that returns, or yields, ``(seconds, metrics)`` for each report: its duration and its metrics.
-      With an exception in place of the metrics, or of the whole item, the attempt fails there, as it does when the function
-      raises one;
-    - a table: a list of rows (dicts), a dict of columns (lists), a data frame of pandas or polars, or the path of a CSV or
-      Parquet file. The columns are all names of the config, ``net.width`` for a nested one, "seconds" (the duration of the
-      report) and the metrics; a missing value is left out. A trial reports the rows with its config's values, in order.
+    - a function of the config. It returns or yields a pair ``(seconds, metrics)`` for each report: its duration and its
+      metrics. The attempt fails where there is an exception instead of the metrics or of the pair, or if the function
+      raises one.
+    - a table: a list of rows (dicts), a dict of columns (lists), a data frame of pandas or polars, or the path of a CSV
+      or Parquet file. Its columns are the names in the config (``net.width`` for a nested one), "seconds" (the duration
+      of the report) and the metrics. A trial reports the rows with its config's values, in order. Missing values are left
+      out.
 
-    An attempt that starts from a checkpoint continues after the report with which that was saved. A forked trial
-    does so too, with the reports of its own config.
+    An attempt that starts from a checkpoint continues after the report of that checkpoint. If another trial saved the
+    checkpoint, the attempt continues at the same position with the reports of its own config.
+
+    Each delay is a number of seconds, or a function that draws one with the given ``random.Random``.
 
     Args:
         reports: the function, table, or file.
         slots: number of workers, each with one slot.
-        checkpoints: whether each report comes with a checkpoint; if not, a resumed attempt starts from scratch.
+        checkpoints: whether each report has a checkpoint. If not, a resumed attempt starts from scratch.
         start_delay_s: the time between a worker's claim of an attempt and the start of its trainable.
-        report_delay_s: the time until the driver can read a report; reports of one attempt never overtake one another.
-        decision_delay_s: the time until a decision reaches its trial, which continues until then; its reports are late.
+        report_delay_s: the time until the driver can read a report. Reports of one attempt never overtake one another.
+        decision_delay_s: the time until a decision reaches its trial. Until then the trial continues, and its reports
+            are late.
         stop_delay_s: the time between the arrival of a stop or pause and the end of the process, which frees the slot.
-        life_s: the time until a worker dies, without notice, and its attempt is lost; None for never.
+        life_s: the time until a worker dies without notice, so that its attempt is lost; None for never.
         away_s: the time between a worker's death and its return.
-        seed: for delays that are drawn: each of them may be a function of a ``random.Random`` that returns seconds.
+        seed: the seed of the random numbers for delays.
         offer: the resources that each slot offers; by default those that trials ask for.
-        keep_journal: whether the whole journal stays in memory, so that another driver can go on with the experiment in
-            this process. By default entries are dropped once they are read.
+        keep_journal: whether the whole journal stays in memory, so that another driver in this process can continue the
+            experiment. By default, entries are deleted after they were read.
 
     Raises:
         ConfigurationError: an argument is invalid, or a file can't be read.
-        MqtuneError: a file of Parquet, and nothing is installed that reads it.
+        MqtuneError: the file is a Parquet file, and no library for it is installed.
     """
 
     def __init__(
@@ -91,32 +95,33 @@ class Simulated:
         if offer is not None and not isinstance(offer, Resources):
             raise ConfigurationError(f"Simulated: offer={offer!r}: give mqtune.Resources(gpus=…, cpus=…)")
         rng = random.Random(seed)
-        self._source = source_of(reports)
+        self._source = make_source(reports)
         self._offer = offer
         self._keep_journal = keep_journal
         self._conditions = Conditions(
             slots=slots,
             checkpoints=checkpoints,
-            start_delay=_draw("start_delay_s", start_delay_s, rng),
-            report_delay=_draw("report_delay_s", report_delay_s, rng),
-            decision_delay=_draw("decision_delay_s", decision_delay_s, rng),
-            stop_delay=_draw("stop_delay_s", stop_delay_s, rng),
-            life=None if life_s is None else _draw("life_s", life_s, rng),
-            away=_draw("away_s", away_s, rng),
+            start_delay=_make_draw("start_delay_s", start_delay_s, rng),
+            report_delay=_make_draw("report_delay_s", report_delay_s, rng),
+            decision_delay=_make_draw("decision_delay_s", decision_delay_s, rng),
+            stop_delay=_make_draw("stop_delay_s", stop_delay_s, rng),
+            life=None if life_s is None else _make_draw("life_s", life_s, rng),
+            away=_make_draw("away_s", away_s, rng),
         )
         self._fleet: SimulatedFleet | None = None
 
     def open(self, experiment: str, resources: Resources | None = None) -> SimulatedBackend:
-        """Return a session with an experiment's workers: new ones, or those of an earlier driver.
+        """Return a session with the simulated workers. A later driver gets the same workers.
 
         Raises:
-            ConfigurationError: they worked for another experiment, or the journal was not kept.
+            ConfigurationError: the workers belong to another experiment, or the journal was not kept.
         """
         if self._fleet is None:
             self._fleet = SimulatedFleet(experiment, self._source, self._conditions, keeps_journal=self._keep_journal)
         if self._fleet.experiment != experiment:
             raise ConfigurationError(
-                f"this Simulated runs the experiment {self._fleet.experiment!r}; make another one for {experiment!r}"
+                f"this Simulated belongs to the experiment {self._fleet.experiment!r}; make another one for "
+                f"{experiment!r}"
             )
         if self._fleet.has_begun and not self._keep_journal:
             raise ConfigurationError(
@@ -127,15 +132,12 @@ class Simulated:
 
 
 class SimulatedBackend:
-    """A driver's session with simulated workers.
-
-    An attempt with several seats takes a worker for each.
+    """A driver's session with simulated workers. Each seat of an attempt takes a worker.
 
     Args:
-        fleet: the workers.
         workers: the number of workers, dead ones included.
         offer: the resources that each slot offers; None for the resources that trials ask for.
-        resources: the resources that each trial asks for, unless ``asks`` says otherwise of an attempt.
+        resources: the resources of each trial. ``asks`` sets others for an attempt.
     """
 
     takes_gangs = True
@@ -171,16 +173,19 @@ class SimulatedBackend:
         return f"{asked}: " + ("all simulated workers are dead" if not self.fleet.alive else self.resource_string())
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
-        """Count a staged attempt. Workers have it from the journal, unless an earlier driver staged it."""
+        """Count a staged attempt, and offer it to the workers, as ``stage`` has already done.
+
+        An earlier driver may have staged it.
+        """
         self._live.add((trial, attempt))
         self.fleet.publish(trial, attempt)
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Note that an attempt has a slot: an earlier driver may have published it."""
+        """Note that an attempt runs. An earlier driver may have published it."""
         self._live.add((trial, attempt))
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
-        """Do nothing: there is nobody to notify."""
+        """Do nothing, because a simulation has no monitors."""
 
     def ended(self, trial: TrialId, attempt: int) -> None:
         self._live.discard((trial, attempt))
@@ -194,7 +199,7 @@ class SimulatedBackend:
 
     @property
     def _offers(self) -> Iterable[Resources]:
-        """The resources that each slot offers: those given, or any that attempts have asked for."""
+        """The alternative resources of each slot: the given ones, or all that were asked for."""
         return self._asked if self._offer is None else [self._offer]
 
     def resource_string(self) -> str:
@@ -211,10 +216,10 @@ class SimulatedBackend:
         return LogChunk(b"", 0, 0, is_open=False)
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing, because a simulation has no connections."""
 
 
-def _draw(name: str, delay: Delay, rng: random.Random) -> Draw:
+def _make_draw(name: str, delay: Delay, rng: random.Random) -> Draw:
     if callable(delay):
         return lambda: checked_seconds(name, delay(rng))
     seconds = checked_seconds(name, delay)
@@ -222,10 +227,10 @@ def _draw(name: str, delay: Delay, rng: random.Random) -> Draw:
 
 
 class SimulatedJournal(MemoryJournal):
-    """The driver's journal in a simulation. Its workers work while the driver reads.
+    """The driver's journal in a simulation.
 
-    The work for one call does not grow with the number of trials. Locks never expire: time passes only while the driver
-    waits.
+    Virtual time passes, and workers act, only inside ``read``. So locks never expire. The work for one call does not
+    grow with the number of trials.
     """
 
     is_live = False
@@ -236,10 +241,10 @@ class SimulatedJournal(MemoryJournal):
         self._fleet = fleet
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-        """Return new entries. Without one, let up to *block_s* virtual seconds pass until a worker writes.
+        """Return new entries. If there are none, let up to *block_s* virtual seconds pass.
 
-        The workers act in the order of time, up to the first instant that leaves an entry, so that the driver decides on
-        it before anything else happens. Entries that the driver itself wrote do not stop the time.
+        The workers act in the order of time, up to the first instant at which one writes an entry. So the driver
+        decides on it before anything else happens. Entries that the driver wrote do not stop the time.
         """
         if block_s > 0 and self._fleet.written_to <= int(after.partition("-")[0]):
             self._fleet.advance(block_s)
@@ -259,9 +264,9 @@ class SimulatedJournal(MemoryJournal):
             self._fleet.is_lockstep = decode_value(definition).get("sync") == "lockstep"
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
-        """Make an attempt claimable, and offer it to the workers in the same step: no queue could lose it.
+        """Let workers claim an attempt, and offer it to them in the same step.
 
-        For the journal a gang has one seat: one claim takes all its workers in one step.
+        In the journal, a gang has only one seat, because one claim takes all of its workers.
         """
         is_staged = super().stage(trial, attempt, assignment._replace(gang=""), event)
         if is_staged:
@@ -288,7 +293,7 @@ class SimulatedJournal(MemoryJournal):
         return self._fleet.expired()
 
     def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> AttemptCheck:
-        """Return that all attempts are under way: a simulation loses nothing."""
+        """Return that all attempts run or wait, because a simulation loses none."""
         return AttemptCheck("", [True] * len(attempts))
 
     def lose(
@@ -300,5 +305,5 @@ class SimulatedJournal(MemoryJournal):
         return is_lost
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
-        """Return nothing: no published attempt is ever lost."""
+        """Return nothing, because a simulation never loses a published attempt."""
         return []

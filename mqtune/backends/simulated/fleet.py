@@ -1,7 +1,4 @@
-"""Simulated workers.
-
-They claim, run and end attempts in virtual time, like real ones, one event after the other.
-"""
+"""Simulated workers. They claim, run and end attempts in virtual time."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ STARTS_AT: Final = 946_684_800.0
 
 
 class SimulatedClock:
-    """Virtual time; it passes only when the agenda is carried out."""
+    """Virtual time. It passes only when the agenda carries out actions."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -54,16 +51,16 @@ class SimulatedClock:
 
 
 class Precedence(IntEnum):
-    """Which of the actions that are due at one instant comes first."""
+    """The order of actions that are due at the same instant: the smaller number comes first."""
 
-    HEARD = 0  #: a worker receives something from the driver, and reacts to it
+    HEARD = 0  #: a worker receives something from the driver and reacts to it
     DONE = 1  #: a worker or its trial does something by itself
 
 
 class Agenda:
-    """The actions to come, by time.
+    """The future actions, by time. Each costs O(log n).
 
-    Actions at one instant go by their order, then by when they were added. O(log n) for each.
+    At one instant, actions are sorted by their precedence, and then by when they were added.
     """
 
     def __init__(self, clock: SimulatedClock) -> None:
@@ -75,15 +72,15 @@ class Agenda:
         return bool(self._events)
 
     def note(self, at: float, order: Precedence, action: Callable[[Any], None], subject: Any = None) -> None:
-        """Have ``action(subject)`` called at *at*, by the monotonic clock."""
+        """Plan the call ``action(subject)`` for the time *at* of the monotonic clock."""
         self._number += 1
         heapq.heappush(self._events, (at, order, self._number, action, subject))
 
     def carry_out_instant(self, until: float) -> bool:
-        """Go to the next instant up to *until*, and carry out the actions due then.
+        """Advance the clock to the next instant with actions, and carry them out.
 
-        Actions added meanwhile for the same instant are left to the next call, so that a driver may decide in between.
-        Returns False, with the time at *until*, if no action is due by then.
+        Actions that these add for the same instant wait for the next call, so that a driver may decide in between. If no
+        action is due up to *until*, advance the clock to *until* and return False.
         """
         events = self._events
         if not events or events[0][0] > until:
@@ -100,7 +97,7 @@ class Agenda:
 
 
 class WorkersJournal(MemoryJournal):
-    """The journal as the workers use it; it notes how far they have written."""
+    """The workers' journal. ``written_to`` is the number of the last entry that they wrote."""
 
     def __init__(self, server: MemoryServer, experiment: str) -> None:
         super().__init__(server, experiment)
@@ -116,32 +113,33 @@ class SimulatedRun:
     """A claimed attempt on its worker."""
 
     claim: Claim
-    #: That of seat 0, and those of the further seats.
+    #: The worker of seat 0, and the workers of the further seats.
     worker: Worker
     beside: Sequence[Worker]
     assignment: Assignment
     encoder: ReportEncoder
-    #: Its items to come; none before it has begun, or after its end.
+    #: The items of its future reports. Empty before it has begun and after its end.
     items: Iterator[Item] = field(default_factory=lambda: iter(()))
     #: The metrics of its next report, or the error that it will raise.
     next: Metrics | Exception = field(default_factory=dict)
-    #: The duration of that report, and of all reports so far, including those of earlier attempts that it resumes.
+    #: The duration of that report.
     seconds: float = 0.0
+    #: The total duration of its reports so far, with those before its checkpoint.
     total_s: float = 0.0
-    #: The number of reports before its first, from its checkpoint.
+    #: The number of reports before its checkpoint.
     begins_behind: int = 0
     sequence: int = 0
     checkpoints: int = 0
-    #: The last intent, and the last released report, that were sent to it; a driver may repeat them.
+    #: The last intent that was sent to it, and the last report after which it was told to continue.
     sent_intent: Intent = Intent.RUN
     sent_sequence: int = 0
-    #: The intent that has reached it.
+    #: The last intent that has reached it.
     told: Intent = Intent.RUN
-    #: Whether it reports no more: it was told to end, has returned or has failed.
+    #: Whether it makes no more reports, because it was told to end, has returned or has failed.
     is_quiet: bool = False
-    #: Whether its end is journaled, or its worker dead: actions to come are ignored.
+    #: Whether its end is journaled or its worker is dead. Its planned actions then do nothing.
     is_over: bool = False
-    #: Reports on their way to the driver, and when the last of them arrives.
+    #: Reports that have not reached the driver yet, and when the last of them arrives.
     under_way: deque[Segment] = field(default_factory=deque)
     arrives_at: float = 0.0
     #: In lockstep: whether it waits for the decision on its last report.
@@ -154,16 +152,16 @@ class SimulatedRun:
 
     @property
     def position(self) -> int:
-        """The number of reports that its trial has made."""
+        """The number of the trial's reports so far, with those before the checkpoint."""
         return self.begins_behind + self.sequence
 
     def new_checkpoint(self) -> CheckpointId:
-        """Return the id of its next checkpoint."""
+        """Return the id of the run's next checkpoint."""
         self.checkpoints += 1
         return checkpoint_id(self.claim.trial, self.claim.attempt, self.checkpoints, in_memory=True)
 
     def segment(self, timestamp: float, checkpoint: str) -> Segment:
-        """Return its latest report, encoded.
+        """Encode the run's latest report.
 
         Raises:
             TypeError: the metrics can't be encoded.
@@ -186,7 +184,7 @@ class SimulatedRun:
     def ended(
         self, end: AttemptEnd, at: float, error: Exception | None = None, *, outlived: bool = False
     ) -> AttemptEnded:
-        """Return the attempt's end; of an *error* with a traceback, if there is one."""
+        """Return the event of the attempt's end, with the text and traceback of *error*."""
         kind = text = ""
         if error is not None:
             kind = type(error).__name__
@@ -215,23 +213,23 @@ class Worker:
 
     number: int
     is_alive: bool = field(default=True, compare=False)
-    #: Whether it is among the free workers; a dead one may be, and is skipped.
+    #: Whether it is in the heap of free workers. Dead workers may stay there, and are skipped.
     is_waiting: bool = field(default=True, compare=False)
     run: SimulatedRun | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
-        """Its name in the journal."""
+        """The worker's name in the journal."""
         return f"simulated-{self.number}"
 
 
 #: Virtual seconds until the lease of a dead worker's attempt expires, as with real workers.
 LEASE_S: Final = 15.0
-#: The number of waits in a row without any action to come that is an error: at the driver's 2 virtual seconds each, two
-#: days, and a second or two of real time.
+#: If the driver waits this often in a row although no action is planned, it is an error. With 2 virtual seconds for each
+#: wait, these are two days, and a second or two of real time.
 MAX_IDLE_WAITS: Final = 100_000
 HOST: Final = "simulated"
-#: The key, in a simulated checkpoint, of the number of reports that its trial has made.
+#: The key in a simulated checkpoint with the number of reports that its trial has made.
 _POSITION: Final = "position"
 
 
@@ -244,7 +242,7 @@ Draw = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """The conditions of a simulation; see ``Simulated``. Each draw returns seconds."""
+    """The settings of a simulation; see ``Simulated``. Each ``Draw`` returns seconds."""
 
     slots: int
     checkpoints: bool
@@ -259,14 +257,13 @@ class Conditions:
 class SimulatedFleet:
     """The simulated workers of one experiment.
 
-    Actions are carried out in the order of time. The work for one is O(log n) in the number of workers; memory grows with
-    workers and trials, not with reports. One thread uses it.
+    Actions are carried out in the order of time. An action costs O(log n) for n workers. Memory grows with workers and
+    trials, but not with reports. Only one thread may use it.
 
     Args:
-        experiment: the experiment's name.
-        source: the reports of each config.
+        source: returns the reports of a trial.
         conditions: all delays, and the number of slots.
-        keeps_journal: whether the journal keeps entries that were read.
+        keeps_journal: whether entries stay in the journal after they were read.
     """
 
     def __init__(self, experiment: str, source: Source, conditions: Conditions, *, keeps_journal: bool) -> None:
@@ -279,8 +276,9 @@ class SimulatedFleet:
         self.changed = False
         #: The number of workers that are alive.
         self.alive = conditions.slots
-        #: The attempts that wait for workers, first come first served; and how many workers each takes: all of an experiment as many.
+        #: The attempts that wait for workers, the next one first.
         self.queue: dict[tuple[TrialId, int], None] = {}
+        #: How many workers each attempt takes. It is equal for all attempts of an experiment.
         self.seats = 1
         self._source = source
         self._conditions = conditions
@@ -289,31 +287,32 @@ class SimulatedFleet:
         self._idle_waits = 0
         self._packer = report_packer()
         self._runs: dict[TrialId, SimulatedRun] = {}
-        #: By trial, when the lease of an attempt on a dead worker expires.
+        #: When the lease of an attempt on a dead worker expires, by trial.
         self._lost: dict[TrialId, float] = {}
-        #: The attempts whose next report waits because the journal is full, each with whether it has come to that.
+        #: Attempts that must not report because the journal is full. The value says whether a report already waits.
         self._held: dict[SimulatedRun, bool] = {}
         #: The reports of the current instant, which are journaled in one entry.
         self._batch: list[Segment] = []
         self._free = [Worker(number) for number in range(1, conditions.slots + 1)]
-        #: How often a driver may wait while nothing is left to happen.
+        #: How often in a row the driver may wait while no action is planned.
         self.most_idle_waits = MAX_IDLE_WAITS
         self._claim_is_due = False
         self._claims = 0
         for worker in self._free:
-            self._live(worker)
+            self._plan_death(worker)
 
     def advance(self, seconds: float) -> None:
-        """Let virtual time pass: *seconds*, or until the first instant that concerns the driver.
+        """Let *seconds* of virtual time pass, or less if a worker writes an entry, dies or returns.
 
         Raises:
-            MqtuneError: nothing can ever happen any more.
+            MqtuneError: the driver has waited very often although no action is planned.
         """
         self._idle_waits = 0 if self._agenda else self._idle_waits + 1
         if self._idle_waits > self.most_idle_waits:
             raise MqtuneError(
                 f"the simulation of {self.experiment!r} can't continue: no trial runs, and no further event is due; "
-                f"{len(self.queue)} attempts wait for {self.alive} workers"
+                f"{len(self.queue)} attempts wait, and {self.alive} workers are alive; check that the searcher suggests "
+                "configs, and that the scheduler resumes paused trials"
             )
         until = self.clock.now + seconds
         journal, before, carry_out = self._journal, self._journal.written_to, self._agenda.carry_out_instant
@@ -330,7 +329,7 @@ class SimulatedFleet:
 
     @property
     def workers_die(self) -> bool:
-        """Whether workers die, so that leases run out."""
+        """Whether workers may die, so that leases expire."""
         return self._conditions.life is not None
 
     @property
@@ -341,12 +340,15 @@ class SimulatedFleet:
     # From the driver.
 
     def publish(self, trial: TrialId, attempt: int) -> None:
-        """Have an attempt claimed as soon as a worker is free, or one for each of its seats."""
+        """Let workers claim an attempt as soon as enough of them are free."""
         self.queue[trial, attempt] = None
-        self._have_claimed()
+        self._plan_claim()
 
     def tell(self, trial: TrialId, attempt: int, intent: Intent) -> None:
-        """Send an intent to a running attempt: the first one starts its end, the last one says how it ends."""
+        """Send an intent to a running attempt.
+
+        The first one starts its end, the last one defines the end.
+        """
         run = self._running(trial, attempt)
         if run is None or intent is run.sent_intent:
             return
@@ -355,19 +357,19 @@ class SimulatedFleet:
         def hear(_: None) -> None:
             if run.told is Intent.RUN and not run.is_over:
                 run.is_quiet = True
-                self._in(self._conditions.stop_delay(), Precedence.HEARD, self._end_as_told, run)
+                self._plan(self._conditions.stop_delay(), Precedence.HEARD, self._end_by_intent, run)
             run.told = intent
 
-        self._in(self._conditions.decision_delay(), Precedence.HEARD, hear)
+        self._plan(self._conditions.decision_delay(), Precedence.HEARD, hear)
 
     def ask_to_save(self, trial: TrialId, attempt: int) -> None:
-        """Ask a running attempt to save a checkpoint."""
+        """Order a running attempt to save a checkpoint."""
         run = self._running(trial, attempt)
         if run is not None and self._conditions.checkpoints:
-            self._in(self._conditions.decision_delay(), Precedence.HEARD, self._save, run)
+            self._plan(self._conditions.decision_delay(), Precedence.HEARD, self._save, run)
 
     def let_go_on(self, trial: TrialId, attempt: int, sequence: int) -> None:
-        """Release an attempt in lockstep up to the report *sequence*."""
+        """Let an attempt in lockstep continue after the report *sequence*."""
         run = self._running(trial, attempt)
         if run is None or sequence <= run.sent_sequence:
             return
@@ -378,10 +380,10 @@ class SimulatedFleet:
                 run.waits = False
                 self._work(run)
 
-        self._in(self._conditions.decision_delay(), Precedence.HEARD, hear)
+        self._plan(self._conditions.decision_delay(), Precedence.HEARD, hear)
 
     def expired(self) -> list[TrialId]:
-        """Return the trials whose lease has expired, as their worker is dead."""
+        """Return the trials with an expired lease. Their workers are dead."""
         return [trial for trial, at in self._lost.items() if at <= self.clock.now]
 
     def lose(self, trial: TrialId, attempt: int) -> None:
@@ -395,14 +397,14 @@ class SimulatedFleet:
         run = self._runs.get(trial)
         return run if run is not None and run.claim.attempt == attempt else None
 
-    def _in(self, delay_s: float, order: Precedence, action: Callable[[Any], None], subject: Any = None) -> None:
+    def _plan(self, delay_s: float, order: Precedence, action: Callable[[Any], None], subject: Any = None) -> None:
         self._agenda.note(self.clock.now + delay_s, order, action, subject)
 
     # Workers.
 
-    def _live(self, worker: Worker) -> None:
+    def _plan_death(self, worker: Worker) -> None:
         if self._conditions.life is not None:
-            self._in(self._conditions.life(), Precedence.DONE, self._die, worker)
+            self._plan(self._conditions.life(), Precedence.DONE, self._die, worker)
 
     def _die(self, worker: Worker) -> None:
         worker.is_alive = False
@@ -414,29 +416,29 @@ class SimulatedFleet:
             self._journal.renew([run.claim], LEASE_S)
             self._lost[run.trial] = self.clock.now + LEASE_S
             self._release(run)
-        self._in(self._conditions.away(), Precedence.DONE, self._come_back, worker)
+        self._plan(self._conditions.away(), Precedence.DONE, self._return_worker, worker)
 
-    def _come_back(self, worker: Worker) -> None:
+    def _return_worker(self, worker: Worker) -> None:
         worker.is_alive = True
         self.alive += 1
         self.changed = True
         self._wait_for_attempt(worker)
-        self._live(worker)
+        self._plan_death(worker)
 
     def _wait_for_attempt(self, worker: Worker) -> None:
         if not worker.is_waiting:
             worker.is_waiting = True
             heapq.heappush(self._free, worker)
-        self._have_claimed()
+        self._plan_claim()
 
-    def _have_claimed(self) -> None:
+    def _plan_claim(self) -> None:
         if self.queue and self._free and not self._claim_is_due:
             self._claim_is_due = True
-            self._in(0.0, Precedence.DONE, self._claim)
+            self._plan(0.0, Precedence.DONE, self._claim)
 
     def _claim(self, _: None) -> None:
         self._claim_is_due = False
-        while self.queue and (workers := self._free_workers()):
+        while self.queue and (workers := self._take_workers()):
             trial, attempt = next(iter(self.queue))
             del self.queue[trial, attempt]
             self._claims += 1
@@ -446,11 +448,8 @@ class SimulatedFleet:
                 worker.is_waiting = True
                 heapq.heappush(self._free, worker)
 
-    def _free_workers(self) -> list[Worker]:
-        """Take as many workers as an attempt has seats from the free ones, the first of these.
-
-        Take none if there are fewer.
-        """
+    def _take_workers(self) -> list[Worker]:
+        """Take a free worker for each seat of an attempt. Take none if too few are free."""
         taken: list[Worker] = []
         while self._free and len(taken) < self.seats:
             worker = heapq.heappop(self._free)
@@ -482,13 +481,13 @@ class SimulatedFleet:
         run = self._runs[claim.trial] = SimulatedRun(claim, worker, beside, grant.assignment, encoder)
         for other in workers:
             other.run = run
-        self._in(self._conditions.start_delay(), Precedence.DONE, self._begin, run)
+        self._plan(self._conditions.start_delay(), Precedence.DONE, self._begin, run)
         if grant.assignment.timeout_s is not None:
-            self._in(grant.assignment.timeout_s, Precedence.DONE, self._time_out, run)
+            self._plan(grant.assignment.timeout_s, Precedence.DONE, self._time_out, run)
         return True
 
     def _release(self, run: SimulatedRun) -> None:
-        """End a run, and free its workers."""
+        """End a run and free its workers."""
         run.is_over = run.is_quiet = True
         run.items = iter(())
         del self._runs[run.trial]
@@ -518,11 +517,11 @@ class SimulatedFleet:
             self._work(run)
 
     def _work(self, run: SimulatedRun) -> None:
-        """Begin to work on the next report."""
+        """Start the computation of the next report."""
         try:
             run.seconds, run.next = seconds, _ = next(run.items)
         except StopIteration:
-            self._in(0.0, Precedence.DONE, self._return, run)
+            self._plan(0.0, Precedence.DONE, self._return, run)
         except Exception as error:  # noqa: BLE001 - an error in user code fails the trial
             self._fail(run, error)
         else:
@@ -545,7 +544,7 @@ class SimulatedFleet:
             self._fail(run, error)
             return
         if checkpoint:
-            self._hold(run, checkpoint)
+            self._put_checkpoint(run, checkpoint)
         delay_s = self._conditions.report_delay()
         if delay_s or run.under_way:
             # Reports of one attempt never overtake one another.
@@ -573,20 +572,20 @@ class SimulatedFleet:
             self._batch = []
 
     def release_held(self) -> None:
-        """Have trials that wait because the journal was full go on with their reports."""
+        """Let trials continue that wait because the journal was full."""
         held, self._held = self._held, {}
         for run in (run for run, is_due in held.items() if is_due):
-            self._in(0.0, Precedence.DONE, self._report, run)
+            self._plan(0.0, Precedence.DONE, self._report, run)
 
-    def _hold(self, run: SimulatedRun, checkpoint: CheckpointId) -> None:
-        """Save a checkpoint with a run's position, as a trainable on a worker would."""
+    def _put_checkpoint(self, run: SimulatedRun, checkpoint: CheckpointId) -> None:
+        """Save a checkpoint with the run's position."""
         data = encode_dict({_POSITION: run.position}, {ITERATION: run.position, TIME_TOTAL: run.total_s})
         self._journal.put_checkpoint(run.claim, checkpoint, data)
 
     def _save(self, run: SimulatedRun) -> None:
         if not run.is_quiet:
             checkpoint = run.new_checkpoint()
-            self._hold(run, checkpoint)
+            self._put_checkpoint(run, checkpoint)
             self._send_batch()
             saved = CheckpointSaved(
                 trial=run.trial, attempt=run.claim.attempt, checkpoint=checkpoint, at=self.clock.time()
@@ -604,13 +603,13 @@ class SimulatedFleet:
         if not run.is_quiet:
             run.is_quiet = True
             error = AttemptTimeout(f"the attempt ran for {run.assignment.timeout_s:g} s, which is its timeout_s")
-            self._in(self._conditions.stop_delay(), Precedence.HEARD, lambda _: self._fail(run, error, outlived=True))
+            self._plan(self._conditions.stop_delay(), Precedence.HEARD, lambda _: self._fail(run, error, outlived=True))
 
-    def _end_as_told(self, run: SimulatedRun) -> None:
+    def _end_by_intent(self, run: SimulatedRun) -> None:
         self._end(run, run.ended(run.told.effect.end, self.clock.time()))
 
     def _end(self, run: SimulatedRun, ended: AttemptEnded) -> None:
-        """Journal an attempt's end, after all of its reports."""
+        """Append an attempt's end to the journal, after all of its reports."""
         if run.is_over:
             return
         run.is_quiet = True

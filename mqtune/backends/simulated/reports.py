@@ -14,9 +14,9 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import flatten
 from mqtune.core.trial import Config, Metrics, TrialId
 
-#: A report: its duration in seconds and its metrics, or the error that ends the trial after that time.
+#: A report: its duration in seconds, and its metrics or the error with which the attempt fails after that time.
 Item = tuple[float, Metrics | Exception]
-#: Returns the remaining items of a trial's config, after a number of reports.
+#: A function that returns the items of a trial's config after a number of reports.
 Source = Callable[[TrialId, Config, int], Iterator[Item]]
 
 #: Stands for NaN, which is not equal to itself, in lookups of configs.
@@ -26,10 +26,10 @@ SECONDS: Final = "seconds"
 
 
 class Curves:
-    """Recorded curves. Trials of the same config take its curves in turn.
+    """Recorded curves. If a config has several curves, its trials get them in turn.
 
     Args:
-        curves: configs with their items, which are iterated again for each attempt.
+        curves: pairs of a config and the items of its curve. The items are iterated again for each attempt.
     """
 
     def __init__(self, curves: Iterable[tuple[Config, Iterable[Item]]]) -> None:
@@ -45,7 +45,7 @@ class Curves:
         """Return the items of a trial's curve.
 
         Raises:
-            ConfigurationError: there is no curve for its config.
+            ConfigurationError: its config has no curve.
         """
         return self._items[self.number_of(trial, config)]
 
@@ -53,24 +53,24 @@ class Curves:
         """Return the index of a trial's curve.
 
         Raises:
-            ConfigurationError: there is no curve for its config.
+            ConfigurationError: its config has no curve.
         """
         key = _hashable(config)
         if trial not in self._of_trial:
             if key not in self._of_config:
-                raise ConfigurationError(f"no curve of {config!r} is recorded")
+                raise ConfigurationError(f"no curve is recorded for the config {config!r}")
             numbers = self._of_config[key]
             self._of_trial[trial] = numbers[self._given[key] % len(numbers)]
             self._given[key] += 1
         return self._of_trial[trial]
 
 
-#: A function from config to items (a bare error takes no time), a table, or recorded curves.
+#: A function that returns a config's items, a table, or recorded curves. An error without a duration takes no time.
 Reports = Callable[[Config], Iterable[Item | Exception]] | Rows | Curves
 
 
-def source_of(reports: Reports) -> Source:
-    """Return the function that yields the items of a trial's config.
+def make_source(reports: Reports) -> Source:
+    """Return the function that returns the items of a trial, from the user's *reports*.
 
     Raises:
         ConfigurationError: *reports* is neither a function nor a table with times, or its file can't be read.
@@ -95,16 +95,16 @@ def source_of(reports: Reports) -> Source:
             raise ConfigurationError(
                 f"Simulated: the reports of {config!r} are {items!r:.80}; give a list or a generator of (seconds, metrics)"
             )
-        return _after(_checked(items), after) if after else _checked(items)
+        return _items_after(_checked(items), after) if after else _checked(items)
 
     return source
 
 
 def checked_seconds(argument: str, seconds: Any) -> float:
-    """Return a duration as a float.
+    """Return a duration as a float. *argument* names it in the error.
 
     Raises:
-        ConfigurationError: it is not a finite number of at least 0.
+        ConfigurationError: the duration is not a finite number of at least 0.
     """
     is_number = seconds.__class__ is float or (isinstance(seconds, Real) and not isinstance(seconds, bool))
     if is_number and 0 <= (number := float(seconds)) < math.inf:
@@ -126,8 +126,11 @@ def _checked(items: Iterable[Item | Exception]) -> Iterator[Item]:
         yield seconds, metrics
 
 
-def _after(items: Iterator[Item], reports: int) -> Iterator[Item]:
-    """Return the items after a number of reports. Errors before them are skipped."""
+def _items_after(items: Iterator[Item], reports: int) -> Iterator[Item]:
+    """Return the items after a number of reports.
+
+    Errors don't count as reports, and are skipped.
+    """
     for item in items:
         reports -= not isinstance(item[1], Exception)
         if reports < 0:
@@ -136,9 +139,9 @@ def _after(items: Iterator[Item], reports: int) -> Iterator[Item]:
 
 
 class _Table:
-    """A table whose rows have a config's values, a report's duration and its metrics.
+    """A table. Each row has a config's values, and the duration and metrics of a report.
 
-    The rows of a config are in order. Rows are indexed once for each set of names in configs, so lookups don't search.
+    The rows of one config are in the order of the reports. An index is made once for each set of names in configs.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -155,7 +158,7 @@ class _Table:
         """Return a config's items. A nested config may have columns such as ``layers.width``.
 
         Raises:
-            ConfigurationError: the table has no row for it.
+            ConfigurationError: the table has no row for the config.
         """
         is_flat = any(isinstance(value, Mapping) and name not in self._rows[0] for name, value in config.items())
         values = dict(flatten(config)) if is_flat else config
@@ -166,7 +169,7 @@ class _Table:
         items = index.get(_hashable(values))
         if items is None:
             raise ConfigurationError(
-                f"Simulated: the table has no row for {config!r}; search over the values that it has"
+                f"Simulated: the table has no row for {config!r}; make a space of the values in the table"
             )
         return items
 

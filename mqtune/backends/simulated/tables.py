@@ -14,14 +14,14 @@ from mqtune.core.text import cell_value
 
 @runtime_checkable
 class Frame(Protocol):
-    """A data frame of pandas or polars, or a PyArrow table; only the attributes used here."""
+    """A data frame of pandas or polars, or a PyArrow table."""
 
     @property
     def shape(self) -> tuple[int, int]:
         """The numbers of its rows and columns."""
 
 
-#: A report of a table.
+#: A row of a table: one report.
 Row = Mapping[str, Any]
 #: A table: its rows, its columns, a data frame, or a file.
 Rows = Mapping[str, Sequence[object]] | Sequence[Row] | Frame | str | Path
@@ -33,8 +33,8 @@ def rows_of(table: Rows) -> Sequence[Row]:
     """Return a table's rows.
 
     Raises:
-        ConfigurationError: it is not a table, its columns differ in length, or the file can't be read.
-        MqtuneError: it is a Parquet file, and no library for it is installed.
+        ConfigurationError: *table* is not a table, its columns differ in length, or the file can't be read.
+        MqtuneError: the file is a Parquet file, and no library for it is installed.
     """
     if isinstance(table, str | Path):
         return _rows_of_file(Path(table))
@@ -47,8 +47,8 @@ def rows_of(table: Rows) -> Sequence[Row]:
             rows: Sequence[Row] = getattr(table, method)(*arguments)
             return [{str(name): value for name, value in row.items() if value is not None} for row in rows]
     raise ConfigurationError(
-        f"Simulated: reports={table!r:.80} is neither a function of the config that gives (seconds, metrics), nor a table: "
-        "a list of rows, a dict of columns, a data frame, or the path of a CSV or Parquet file"
+        f"Simulated: reports={table!r:.80} is neither a function of the config that returns (seconds, metrics), nor a "
+        "table: a list of rows, a dict of columns, a data frame, or the path of a CSV or Parquet file"
     )
 
 
@@ -56,7 +56,7 @@ def _rows_of_columns(columns: Mapping[str, Sequence[object]]) -> list[Row]:
     try:
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     except (TypeError, ValueError):
-        raise ConfigurationError("Simulated: the table's columns are not lists of one length") from None
+        raise ConfigurationError("Simulated: the table's columns are not lists of equal length") from None
 
 
 def _rows_of_file(path: Path) -> Sequence[Row]:

@@ -1,4 +1,4 @@
-"""``mqtune tune``: tunes a program from the command line, or from a sweep's file."""
+"""``mqtune tune``: tunes a program, given a command line or a file of a W&B sweep."""
 
 from __future__ import annotations
 

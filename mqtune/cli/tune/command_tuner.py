@@ -1,4 +1,4 @@
-"""A tuner that ends the run if the first trial to complete has never reported the metric."""
+"""A tuner that ends the run if the first completed trial has not reported the metric."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqtune.core.trial import AttemptEnd, Trial
 from mqtune.driver.driver import STEP_S
 from mqtune.tuner import Tuner
 
-#: Lines of a trial's output in the error of a metric that never appears, and the length of each.
+#: The most lines of a trial's output in the error for a missing metric, and the most characters of each.
 _SHOWN_LINES: Final = 5
 _SHOWN_CHARS: Final = 200
 
@@ -21,27 +21,28 @@ _SHOWN_CHARS: Final = 200
 class CommandTuner(Tuner):
     """Tunes a program from a command line.
 
-    If no trial has reported when the first one completes, the run ends: the others would come to the same.
+    If no trial has reported when the first one completes, the run ends, as the other trials would not report either.
 
     Args:
         metrics: the names of the optimised metrics.
-        arguments: those of ``Tuner``.
+        arguments: the arguments of ``Tuner``.
     """
 
     def __init__(self, metrics: Sequence[str], **arguments: Any) -> None:
         super().__init__(**arguments)
         self._metrics = metrics
-        #: Whether this run has done anything. It does nothing for a finished experiment.
+        #: Whether this run has taken a step. If the experiment is finished, it takes none.
         self.has_stepped = False
 
     def step(self, block_s: float = STEP_S) -> None:
-        """Proceed as ``Tuner.step`` does.
+        """Take a step as ``Tuner.step`` does.
 
         Raises:
-            MqtuneError: as ``Tuner.step``; MetricMissing if a trial has completed, and no trial has reported.
+            MetricMissing: a trial has completed, and no trial has reported.
+            MqtuneError: as ``Tuner.step``.
         """
         if not self.has_stepped:
-            # The user has seen the errors of an earlier run.
+            # Skip failures of an earlier run, which the user has seen.
             self._newly_failed()
             self.has_stepped = True
         super().step(block_s)
@@ -54,7 +55,7 @@ class CommandTuner(Tuner):
 
 
 def _why_missing(trial: Trial, metric: str, experiment: str) -> str:
-    """Return why a completed trial has no report, with the end of its output and the way out."""
+    """Return the error about a trial without reports, with the end of its output and a remedy."""
     attempt = trial.attempt
     lines = [line for text in (attempt.stderr_tail, attempt.stdout_tail) for line in text.splitlines() if line.strip()]
     shown = "".join(f"\n  {line[:_SHOWN_CHARS]}" for line in lines[-_SHOWN_LINES:])
@@ -64,7 +65,7 @@ def _why_missing(trial: Trial, metric: str, experiment: str) -> str:
     way_out = (
         f"Its JSON lines have {names_in_words(keys)}: give one of them to --minimize or --maximize"
         if keys
-        else f"Have it read by --pattern, such as '{name}[ =:]+(?P<{name}>\\S+)', or have the program print JSON "
+        else f"Give a --pattern that finds it, such as '{name}[ =:]+(?P<{name}>\\S+)', or have the program print JSON "
         f'lines such as {{"{metric}": 0.1}}'
     )
     return (
@@ -74,9 +75,9 @@ def _why_missing(trial: Trial, metric: str, experiment: str) -> str:
 
 
 def _keys_of_object(line: str) -> list[str]:
-    """Return the keys of a line that is a JSON object."""
+    """Return the keys of a line that is a JSON object, or [] for other lines."""
     try:
-        found = json.loads(line) if line.lstrip().startswith("{") else {}
+        decoded = json.loads(line) if line.lstrip().startswith("{") else {}
     except (ValueError, RecursionError):
         return []
-    return list(found)
+    return list(decoded)

@@ -1,6 +1,6 @@
-"""The domains of a search space, as texts such as ``loguniform(1e-5, 1e-1)``.
+"""Domains of a search space that are written as texts, such as ``loguniform(1e-5, 1e-1)``.
 
-A text is parsed and never evaluated: the functions of search spaces, with plain values.
+A text is parsed and never evaluated. It calls a function of search spaces with plain values.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from mqtune.core.text import names_in_words
 from mqtune.search import domains
 from mqtune.search.kinds import Domain
 
-#: The functions whose arguments are the values.
+#: The functions whose arguments are the values to choose from.
 _OF_VALUES: Final[dict[str, Callable[[list[object]], Domain]]] = {
     function.__name__: function for function in (domains.choice, domains.grid_search, domains.ordinal)
 }
-#: All others that scripts have, except the one that takes a function.
+#: All other functions of search spaces, except sample_from, which takes a function.
 _OF_NUMBERS: Final[dict[str, Callable[..., Domain]]] = {
     name: function
     for name, function in vars(domains).items()
     if name in mqtune.__all__ and name not in (*_OF_VALUES, "sample_from")
 }
 DOMAINS: Final = (*_OF_NUMBERS, *_OF_VALUES)
-#: Names in other tuners that are not similar to the name here.
+#: Names in other tuners, if they are not similar to the name here.
 _ELSEWHERE: Final = {
     "categorical": "choice",
     "gaussian": "normal",
@@ -50,7 +50,7 @@ _WORDS: Final[dict[str, object]] = {
 }
 _NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _WHOLE_NUMBER: Final = re.compile(r"[-+]?\d+", re.ASCII)
-#: Brackets within brackets of a value.
+#: The deepest nesting of a value's brackets.
 _MOST_LEVELS: Final = 20
 
 
@@ -58,18 +58,18 @@ def domain_of(text: str) -> Domain:
     """Return the domain of a text such as ``choice(cnn, mlp)``.
 
     Raises:
-        SpaceError: it is no call of a function of search spaces, or the function refuses its arguments.
+        SpaceError: the text is not a call of a function of search spaces, or the function refuses its arguments.
     """
-    found = _CALL.fullmatch(text)
-    if found is None:
+    match = _CALL.fullmatch(text)
+    if match is None:
         raise SpaceError(f"{text!r} is not a domain; write one such as 'uniform(0, 1)' or 'choice(a, b)', in quotes")
-    name, inner = found.groups()
+    name, inner = match.groups()
     if name not in DOMAINS:
         raise SpaceError(f"{name}: there is no such domain; {_hint(name)}")
     parts = list(_parts(inner, text))
     if name in _OF_VALUES:
         values = [value_of(part) for part in parts]
-        # The spelling of Python, choice([a, b]), has one list of values.
+        # In Python's spelling, choice([a, b]), the values are one list.
         is_list = len(values) == 1 and isinstance(values[0], list)
         return _OF_VALUES[name](values[0] if is_list else values)  # type: ignore[arg-type]
     return _of_numbers(name, parts)
@@ -81,17 +81,17 @@ def _hint(name: str) -> str:
     if name == "sample_from":
         return "a function of your own needs a script: mqtune.Tuner(mqtune.Script(…), …)"
     likely = _ELSEWHERE.get(name) or next(iter(get_close_matches(name, DOMAINS, n=1)), "")
-    return f"do you mean {likely}{_signature(likely)}?" if likely else f"there are {names_in_words(DOMAINS)}"
+    return f"do you mean {likely}{_signature(likely)}?" if likely else f"domains are {names_in_words(DOMAINS)}"
 
 
 def hint_for(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint at the known name that is most similar to *name*, or *otherwise* if none is."""
+    """Return a question with the known name that is most similar to *name*, or else *otherwise*."""
     near = get_close_matches(name, known, n=1)
     return f"do you mean {near[0]}?" if near else otherwise
 
 
 def _signature(name: str) -> str:
-    """Return the arguments of a domain's function, for people."""
+    """Return the arguments of a domain's function in parentheses, for people."""
     if name in _OF_VALUES:
         return "(a, b, …)"
     return f"({', '.join(inspect.signature(_OF_NUMBERS[name]).parameters)})"
@@ -107,7 +107,7 @@ def _of_numbers(name: str, parts: list[str]) -> Domain:
     try:
         inspect.signature(function).bind(*given, **named)
     except TypeError as error:
-        # Some functions have a hint for another library's argument.
+        # Some functions know an argument of another library, and raise an error with a hint.
         if named:
             _ask_for_hint(function, given, named)
         raise SpaceError(f"{name}: {error}; write {name}{_signature(name)}") from None
@@ -126,7 +126,9 @@ def _ask_for_hint(function: Callable[..., Domain], given: list[object], named: d
 
 
 def value_of(text: str, level: int = 0) -> object:
-    """Return the value of a text: a number, a list, a JSON object, a word or a quoted text.
+    """Return the value that a text stands for: a number, a list, a JSON object, or a text.
+
+    Quotes around a text are removed. *level* is the number of lists around the value.
 
     Raises:
         SpaceError: a quote or a bracket is not closed, or there are too many brackets or digits.
@@ -159,7 +161,9 @@ def _unquoted(text: str) -> str:
     quote, inner = text[0], text[1:-1]
     is_closed = len(text) > 1 and text.endswith(quote) and quote not in re.sub(r"\\.", "", inner)
     if not is_closed:
-        raise SpaceError(f"{text!r} has text behind a quote, or an open one; write {quote}a text{quote}")
+        raise SpaceError(
+            f"{text!r} has text behind its quotes, or a quote that is not closed; write {quote}a text{quote}"
+        )
     return re.sub(r"\\(.)", r"\1", inner)
 
 
@@ -192,7 +196,7 @@ def _parts(text: str, whole: str) -> Iterator[str]:
         part += char
     if opened or quote:
         raise SpaceError(f"{whole!r} has a {(quote or opened[-1])!r} that is not closed")
-    # A comma at the end is as in Python.
+    # As in Python, a comma may be at the end.
     if part.strip():
         yield part
 

@@ -1,4 +1,4 @@
-"""The parameters of a sweep's file as a search space."""
+"""Converts the parameters in the file of a W&B sweep to a search space."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ from mqtune.search.domains import (
 from mqtune.search.kinds import Domain
 
 _KEYS: Final = ("value", "values", "min", "max", "mu", "sigma", "q", "distribution", "probabilities", "parameters")
-#: Distributions that no domain has, with the way out.
+#: Distributions that mqtune doesn't have, with replacements.
 _MISSING: Final = {
     "log_normal": "give log_uniform_values with a min and a max",
     "q_log_normal": "give q_log_uniform_values with a min and a max",
     "beta": "give uniform with a min and a max",
     "q_beta": "give q_uniform with a min and a max",
 }
-#: A number that YAML 1.1 reads as text, as it has no dot.
+#: A number such as 1e-5. YAML 1.1 reads it as text, as it has no dot.
 _SCIENTIFIC: Final = re.compile(r"[-+]?\d+[eE][-+]?\d+", re.ASCII)
-#: Entries of a choice with probabilities, each of which counts once.
+#: The most entries of the choice that stands for values with probabilities.
 _MOST_ENTRIES: Final = 1_000
 
 
 class Parameters:
-    """A search space from the key ``parameters`` of a sweep's file.
+    """The search space in the key ``parameters`` of a sweep's file.
 
     Args:
         described: the parameters by name.
         is_grid: whether each combination of values is tried once.
 
     Raises:
-        SpaceError: a parameter is invalid, or has no counterpart here.
+        SpaceError: a parameter is invalid, or mqtune has no domain for it.
     """
 
     def __init__(self, described: Mapping[str, object], *, is_grid: bool = False) -> None:
         self._is_grid = is_grid
-        #: Lines for the user about changes to a distribution.
+        #: Lines for the user about distributions that were changed.
         self.notes: list[str] = []
         self.space = self._group(described, "parameters")
 
     def _group(self, described: object, place: str) -> dict[str, object]:
         if not isinstance(described, Mapping) or not described:
-            raise SpaceError(f"{place}: {described!r} is no mapping of names to parameters")
-        return {str(name): self._parameter(each, f"{place}.{name}") for name, each in described.items()}
+            raise SpaceError(f"{place}: {described!r} is not a mapping of names to parameters")
+        return {str(name): self._parameter(part, f"{place}.{name}") for name, part in described.items()}
 
     def _parameter(self, described: object, place: str) -> object:
         if isinstance(described, str) and described.startswith("~"):
@@ -70,9 +70,9 @@ class Parameters:
                 domain = domain_of(described[1:])
             except SpaceError as error:
                 raise SpaceError(f"{place}: {error}") from None
-            return self._of_grid(domain, place)
+            return self._as_grid(domain, place)
         if not isinstance(described, Mapping):
-            raise SpaceError(f"{place}: {described!r} is no parameter; write value: {described!r} below it")
+            raise SpaceError(f"{place}: {described!r} is not a parameter; write value: {described!r} below it")
         for key in described:
             if key not in _KEYS:
                 hint = hint_for(str(key), _KEYS, f"a parameter has {names_in_words(_KEYS)}")
@@ -80,24 +80,24 @@ class Parameters:
         if "parameters" in described:
             _refuse_others(described, {"parameters"}, place)
             return self._group(described["parameters"], f"{place}.parameters")
-        found = _Described(described, place)
-        kind = found.distribution
+        parameter = _Described(described, place)
+        kind = parameter.distribution
         if kind in _MISSING:
             raise SpaceError(f"{place}: mqtune has no distribution {kind}; {_MISSING[kind]}")
         if kind not in _MAKERS:
-            hint = hint_for(kind, _MAKERS, f"there are {names_in_words(_MAKERS)}")
+            hint = hint_for(kind, _MAKERS, f"distributions are {names_in_words(_MAKERS)}")
             raise SpaceError(f"{place}: there is no distribution {kind!r}; {hint}")
         keys, make = _MAKERS[kind]
         _refuse_others(described, {*keys, "distribution"}, place)
         try:
-            made = make(found)
+            made = make(parameter)
         except SpaceError as error:
             raise SpaceError(f"{place}: {error}") from None
-        self.notes += found.notes
-        return self._of_grid(made, place) if isinstance(made, Domain) else made
+        self.notes += parameter.notes
+        return self._as_grid(made, place) if isinstance(made, Domain) else made
 
-    def _of_grid(self, domain: Domain, place: str) -> Domain:
-        """Return the steps of a grid for a domain, if there is to be one."""
+    def _as_grid(self, domain: Domain, place: str) -> Domain:
+        """Return the domain, or a grid of its values if the sweep's method is grid."""
         if not self._is_grid:
             return domain
         if domain.size is None:
@@ -113,15 +113,15 @@ def _refuse_others(described: Mapping[str, object], known: set[str], place: str)
     for key in described:
         if key not in known:
             first = next(iter(sorted(known - {"distribution"})))
-            raise SpaceError(f"{place}: {key} has no meaning beside {first}; leave one of both out")
+            raise SpaceError(f"{place}: {key} has no meaning beside {first}; leave one of them out")
 
 
 class _Described:
-    """The keys of one parameter.
+    """Reads the keys of one parameter of the file.
 
     Args:
         described: the parameter in the file.
-        place: the parameter's place in the file, for errors.
+        place: the parameter's path in the file, for errors.
     """
 
     def __init__(self, described: Mapping[str, object], place: str) -> None:
@@ -131,7 +131,7 @@ class _Described:
 
     @property
     def distribution(self) -> str:
-        """The name of the distribution, which follows from the other keys if it is missing."""
+        """The name of the distribution. If it is not given, it follows from the other keys."""
         given = self._described
         if "distribution" in given:
             return str(given["distribution"])
@@ -146,14 +146,14 @@ class _Described:
         raise SpaceError(f"{self._place}: give value, values, min and max, or a distribution")
 
     def are_whole(self, *keys: str) -> bool:
-        """Whether the numbers of these keys are whole numbers, without a dot or an exponent."""
+        """Return whether the values of these keys are whole numbers, without a dot or an exponent."""
         return all(isinstance(self._described.get(key, 1), int) for key in keys)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return the number of a key, or *default* if it is missing.
+        """Return the number of a key, or *default* if the key is missing.
 
         Raises:
-            SpaceError: it is missing without a default, or is no finite number.
+            SpaceError: the key is missing without a default, or its value is not a finite number.
         """
         value = self._described.get(key, default)
         if value is None:
@@ -166,7 +166,7 @@ class _Described:
 
     @property
     def exponents(self) -> tuple[float, float]:
-        """The bounds as powers of e."""
+        """The bounds whose natural logarithms are given as min and max."""
         low, high = self.bounds
         return _power(low), _power(high)
 
@@ -174,24 +174,24 @@ class _Described:
     def values(self) -> list[object]:
         values = self._described.get("values")
         if not isinstance(values, list) or not values:
-            raise SpaceError(f"values: {values!r} is no list of values")
-        return [_meant(value) for value in values]
+            raise SpaceError(f"values: {values!r} is not a list of values")
+        return [_with_numbers(value) for value in values]
 
     @property
     def value(self) -> object:
         if "value" not in self._described:
             raise SpaceError("value is missing")
-        return _meant(self._described["value"])
+        return _with_numbers(self._described["value"])
 
     def weighted(self) -> list[object]:
-        """Return the values, each as often as its probability says."""
+        """Return a list in which each value is repeated in proportion to its probability."""
         values, given = self.values, self._described.get("probabilities")
         if not isinstance(given, list) or len(given) != len(values):
-            raise SpaceError(f"probabilities: {given!r} is no list with a number for each of {len(values)} values")
-        are_numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in given)
-        if not are_numbers or not all(0 <= each < math.inf for each in given) or not any(given):
+            raise SpaceError(f"probabilities: {given!r} is not a list with a number for each of {len(values)} values")
+        are_numbers = all(isinstance(weight, int | float) and not isinstance(weight, bool) for weight in given)
+        if not are_numbers or not all(0 <= weight < math.inf for weight in given) or not any(given):
             raise SpaceError(f"probabilities: {given!r} are not numbers of at least 0 with a sum above 0")
-        shares = [Fraction(str(each)) / sum(Fraction(str(other)) for other in given) for each in given]
+        shares = [Fraction(str(weight)) / sum(Fraction(str(other)) for other in given) for weight in given]
         parts = math.lcm(*(share.denominator for share in shares))
         if parts > _MOST_ENTRIES:
             parts = _MOST_ENTRIES
@@ -205,12 +205,12 @@ def _repeated(values: list[object], counts: list[int]) -> Iterator[object]:
 
 
 def number_of(place: str, key: str, value: object) -> float:
-    """Return a finite number from a file, also if YAML 1.1 reads it as text, such as 1e-5.
+    """Return a value of the file as a finite number. It may be a text, as 1e-5 is in YAML 1.1.
 
     Raises:
-        SpaceError: it is no finite number. The error has the key, behind its place.
+        SpaceError: the value is not a finite number. The error names *place* and *key*.
     """
-    return checks.number(place, key, _meant(value), error=SpaceError)
+    return checks.number(place, key, _with_numbers(value), error=SpaceError)
 
 
 def _power(exponent: float) -> float:
@@ -219,39 +219,39 @@ def _power(exponent: float) -> float:
         return math.exp(exponent)
     except OverflowError:
         raise SpaceError(
-            f"e to the power of {exponent!r} is too large; bounds that are no exponents need log_uniform_values"
+            f"e to the power of {exponent!r} is too large; if the bounds are not exponents, give log_uniform_values"
         ) from None
 
 
-def _meant(value: object) -> object:
-    """Return a value with the numbers that YAML 1.1 reads as texts."""
+def _with_numbers(value: object) -> object:
+    """Return a value in which texts such as 1e-5 are numbers, also within lists."""
     if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
         return float(value)
     if isinstance(value, list):
-        return [_meant(each) for each in value]
+        return [_with_numbers(part) for part in value]
     return value
 
 
-def _multiples(found: _Described, low: float, high: float, *, log: bool) -> Domain:
-    q = found.number("q", 1)
+def _multiples(parameter: _Described, low: float, high: float, *, log: bool) -> Domain:
+    q = parameter.number("q", 1)
     if not isinstance(q, int):
         return qloguniform(low, high, q) if log else quniform(low, high, q)
-    # Whole steps give whole numbers.
+    # If the step q is a whole number, so are the values.
     whole_low, whole_high = max(1, math.ceil(low)) if log else math.ceil(low), math.floor(high)
     if whole_low + q > whole_high:
         raise SpaceError(f"q: {q!r} leaves at most one value from {low!r} to {high!r}; give a smaller q, such as 0.1")
     return qlograndint(whole_low, whole_high, q) if log else qrandint(whole_low, whole_high, q)
 
 
-def _inverse(found: _Described) -> Domain:
-    low, high = found.bounds
+def _inverse(parameter: _Described) -> Domain:
+    low, high = parameter.bounds
     return loguniform(_power(-high), _power(-low))
 
 
-def _whole(found: _Described) -> Domain:
-    if not found.are_whole("min", "max"):
+def _whole(parameter: _Described) -> Domain:
+    if not parameter.are_whole("min", "max"):
         raise SpaceError("int_uniform needs whole numbers as min and max")
-    low, high = found.bounds
+    low, high = parameter.bounds
     return randint(int(low), int(high))
 
 
@@ -259,21 +259,24 @@ _BOUNDS: Final = ("min", "max")
 _MOMENTS: Final = ("mu", "sigma")
 #: The keys of each distribution, and the function that makes its domain or constant.
 _MAKERS: Final[dict[str, tuple[tuple[str, ...], Callable[[_Described], object]]]] = {
-    "constant": (("value",), lambda found: tuple(found.value) if isinstance(found.value, list) else found.value),
-    "categorical": (("values",), lambda found: choice(found.values)),
-    "categorical_w_probabilities": (("values", "probabilities"), lambda found: choice(found.weighted())),
+    "constant": (
+        ("value",),
+        lambda parameter: tuple(parameter.value) if isinstance(parameter.value, list) else parameter.value,
+    ),
+    "categorical": (("values",), lambda parameter: choice(parameter.values)),
+    "categorical_w_probabilities": (("values", "probabilities"), lambda parameter: choice(parameter.weighted())),
     "int_uniform": (_BOUNDS, _whole),
-    "uniform": (_BOUNDS, lambda found: uniform(*found.bounds)),
-    "q_uniform": ((*_BOUNDS, "q"), lambda found: _multiples(found, *found.bounds, log=False)),
-    "log_uniform": (_BOUNDS, lambda found: loguniform(*found.exponents)),
-    "log_uniform_values": (_BOUNDS, lambda found: loguniform(*found.bounds)),
-    "q_log_uniform": ((*_BOUNDS, "q"), lambda found: _multiples(found, *found.exponents, log=True)),
-    "q_log_uniform_values": ((*_BOUNDS, "q"), lambda found: _multiples(found, *found.bounds, log=True)),
+    "uniform": (_BOUNDS, lambda parameter: uniform(*parameter.bounds)),
+    "q_uniform": ((*_BOUNDS, "q"), lambda parameter: _multiples(parameter, *parameter.bounds, log=False)),
+    "log_uniform": (_BOUNDS, lambda parameter: loguniform(*parameter.exponents)),
+    "log_uniform_values": (_BOUNDS, lambda parameter: loguniform(*parameter.bounds)),
+    "q_log_uniform": ((*_BOUNDS, "q"), lambda parameter: _multiples(parameter, *parameter.exponents, log=True)),
+    "q_log_uniform_values": ((*_BOUNDS, "q"), lambda parameter: _multiples(parameter, *parameter.bounds, log=True)),
     "inv_log_uniform": (_BOUNDS, _inverse),
-    "inv_log_uniform_values": (_BOUNDS, lambda found: loguniform(*found.bounds)),
-    "normal": (_MOMENTS, lambda found: normal(found.number("mu", 0.0), found.number("sigma", 1.0))),
+    "inv_log_uniform_values": (_BOUNDS, lambda parameter: loguniform(*parameter.bounds)),
+    "normal": (_MOMENTS, lambda parameter: normal(parameter.number("mu", 0.0), parameter.number("sigma", 1.0))),
     "q_normal": (
         (*_MOMENTS, "q"),
-        lambda found: qrandn(found.number("mu", 0.0), found.number("sigma", 1.0), found.number("q", 1)),
+        lambda parameter: qrandn(parameter.number("mu", 0.0), parameter.number("sigma", 1.0), parameter.number("q", 1)),
     ),
 }

@@ -1,4 +1,4 @@
-"""The arguments of a ``Tuner`` from a command line and a sweep's file."""
+"""Convert a command line of ``mqtune tune``, and a sweep, to the arguments of a ``Tuner``."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from mqtune.search.space import Space
 from mqtune.trainable.json_reports import JSON_LINES
 from mqtune.trainable.script_arguments import Script
 
-#: Groups of patterns that count the steps of a trial, the first one that is there.
+#: Names of groups in patterns that count a trial's steps. The first present one is used.
 _STEPS: Final = ("step", "epoch", "iteration")
-#: A last step that no trial reaches, where none is known.
+#: A last step that no trial reaches, for a scheduler if the last step is unknown.
 _ENDLESS: Final = 10**12
 _ASSIGNMENT: Final = re.compile(r"(?P<name>[^=]+)=(?P<value>.*)", re.DOTALL)
 _DURATION: Final = re.compile(r"(\d+\.?\d*)([smhd]?)", re.ASCII)
@@ -45,7 +45,7 @@ _DIGEST_CHARS: Final = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of ``mqtune tune`` that the experiment depends on."""
+    """The options of ``mqtune tune`` that define the experiment."""
 
     minimize: Sequence[str] = ()
     maximize: Sequence[str] = ()
@@ -64,15 +64,15 @@ class Options:
 
 
 class Plan:
-    """The meaning of a command line of ``mqtune tune``.
+    """The experiment that a command line of ``mqtune tune`` defines.
 
     Args:
-        words: the words of the program. Without any, *sweep* has them.
-        options: the options, which have precedence over *sweep*.
-        sweep: the sweep of a file.
+        words: the program and its arguments. If empty, those in *sweep* are used.
+        options: the options. They have precedence over *sweep*.
+        sweep: the sweep in the given file, or None.
 
     Raises:
-        ConfigurationError: something is missing, or does not go together.
+        ConfigurationError: something is missing, or two options contradict each other.
         SpaceError: a domain is invalid.
         TrainableNotFound: the program does not exist, or trials can't run it.
     """
@@ -80,14 +80,16 @@ class Plan:
     def __init__(self, words: Sequence[str], options: Options, sweep: Sweep | None = None) -> None:
         self._options = options
         self._sweep = sweep
-        self._program, arguments = _taken_apart(words, sweep)
-        self._space = _fixed({**({} if sweep is None else sweep.space), **arguments.space}, options.fixed, sweep)
+        self._program, arguments = _program_and_arguments(words, sweep)
+        self._space = _with_constants(
+            {**({} if sweep is None else sweep.space), **arguments.space}, options.fixed, sweep
+        )
         self._modes = self._objective()
         self._script = Script([*self._program.begin, *arguments.items], metrics=options.patterns or JSON_LINES)
         #: The named groups of the patterns.
         self._groups = [name for pattern in options.patterns for name in re.compile(pattern).groupindex]
         self._check_patterns()
-        #: Lines for the user: keys of the file without effect, and differences to a start by hand.
+        #: Lines for the user about keys of the file that have no effect, and about differences to a start by hand.
         self.notes = [*([] if sweep is None else sweep.warnings), *self._program.notes, *arguments.notes]
         self._scheduler = self._chosen_scheduler()
 
@@ -101,7 +103,7 @@ class Plan:
         options = self._options
         both = [name for name in options.minimize if name in options.maximize]
         if both:
-            raise ConfigurationError(f"{both[0]!r} can't be minimized and maximized; give one of both")
+            raise ConfigurationError(f"{both[0]!r} can't be both minimized and maximized; give one of the options")
         modes = {**dict.fromkeys(options.minimize, "min"), **dict.fromkeys(options.maximize, "max")}
         if not modes and self._sweep is not None and self._sweep.metric:
             modes = {self._sweep.metric: self._sweep.mode}
@@ -111,9 +113,9 @@ class Plan:
         return modes
 
     def _check_patterns(self) -> None:
-        """Check that the patterns have the metrics and the step."""
+        """Check that the patterns have groups for all metrics and for the step."""
         if not self._groups:
-            # The script reads JSON lines.
+            # Without patterns, metrics are read from JSON lines.
             return
         wanted = [*self._modes, *filter(None, [self._options.step])]
         if missing := [name for name in wanted if name not in self._groups]:
@@ -124,12 +126,12 @@ class Plan:
                     "--minimize, --maximize or --step"
                 )
             raise ConfigurationError(
-                f"no --pattern has a group (?P<{missing[0]}>…); there are {names_in_words(self._groups)}"
+                f"no --pattern has a group (?P<{missing[0]}>…); their groups are {names_in_words(self._groups)}"
             )
 
     @property
     def _step(self) -> str | None:
-        """The metric that counts the steps of a trial. None if the reports are counted."""
+        """The metric that counts a trial's steps. It is None if its reports are counted instead."""
         if self._options.step is not None:
             return self._options.step
         return next((name for name in _STEPS if name in self._groups and name not in self._modes), None)
@@ -147,14 +149,14 @@ class Plan:
         early = early or EarlyTermination(1, None, 3)
         last = early.last if options.max_t is None else options.max_t
         if last is not None and float(last).is_integer():
-            # As people write it.
+            # In definitions and messages, whole numbers have no dot.
             last = int(last)
         kind = ASHA if len(self._modes) == 1 else MOASHA
         return kind(
             _ENDLESS if last is None else last,
             grace_period=early.first,
             reduction_factor=early.eta,
-            # Without --max-t nobody has said that a trial is to end at this step.
+            # Without --max-t, a trial may continue after this step.
             stop_last_trials=options.max_t is not None,
             time_attr=step or ITERATION,
         )
@@ -170,8 +172,8 @@ class Plan:
 
     @property
     def env(self) -> dict[str, str] | None:
-        """The variables of trials, or None for none."""
-        return {**self._program.env, **dict(_pair(each, "--env") for each in self._options.variables)} or None
+        """The environment variables to set in trials, or None."""
+        return {**self._program.env, **dict(_pair(text, "--env") for text in self._options.variables)} or None
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the ``Tuner``, without its backend, store and run options.
@@ -201,9 +203,9 @@ class Plan:
         }
 
     def _name(self, space: Space, searcher: str | None) -> str:
-        """Return the given name, or a name that the same command gives again in this folder.
+        """Return the given name, or the default one of this command in this folder.
 
-        The name has a digest of the parts that must not change when an experiment continues.
+        The default has a digest of the parts that must not change when an experiment continues.
         """
         if self._options.name is not None:
             return self._options.name
@@ -223,8 +225,8 @@ class Plan:
         return f"{stem}-{digest}"
 
 
-def _taken_apart(words: Sequence[str], sweep: Sweep | None) -> tuple[TunedProgram, Words]:
-    """Return the program and its arguments."""
+def _program_and_arguments(words: Sequence[str], sweep: Sweep | None) -> tuple[TunedProgram, Words]:
+    """Return the program and its arguments, from the command line or else from the sweep."""
     if sweep is None:
         program = program_of(words)
         arguments = Words(program.rest)
@@ -241,51 +243,51 @@ def _taken_apart(words: Sequence[str], sweep: Sweep | None) -> tuple[TunedProgra
     return program, Words(program.rest, sweep.macro)
 
 
-def _fixed(space: Mapping[str, object], fixed: Sequence[str], sweep: Sweep | None) -> dict[str, object]:
-    """Return a space with constants in place of domains.
+def _with_constants(space: Mapping[str, object], fixed: Sequence[str], sweep: Sweep | None) -> dict[str, object]:
+    """Return a space in which the constants of --fixed replace domains.
 
     Raises:
-        ConfigurationError: a name is no parameter of the command.
+        ConfigurationError: the command has no such parameter.
     """
-    values = {name: value_of(text) for name, text in (_pair(each, "--fixed") for each in fixed)}
+    values = {name: value_of(text) for name, text in (_pair(option, "--fixed") for option in fixed)}
     for name in values:
         if name not in space and sweep is None:
             raise ConfigurationError(
-                f"--fixed {name}: the command has no such parameter, but {names_in_words(space)}; write an argument "
+                f"--fixed {name}: the command has no such parameter, only {names_in_words(space)}; write an argument "
                 "that never changes into the command itself"
             )
-    found: dict[str, object] = {**space}
+    changed: dict[str, object] = {**space}
     for name, value in values.items():
         group, _, rest = name.partition(".")
-        inner = found.get(group)
+        inner = changed.get(group)
         if name not in space and rest and isinstance(inner, dict):
-            found[group] = inner = copy.deepcopy(inner)
+            changed[group] = inner = copy.deepcopy(inner)
             put(inner, rest, value)
         else:
-            found[name] = value
-    return found
+            changed[name] = value
+    return changed
 
 
 def valid_group(metric: str) -> str:
-    """Return a name for a group of a pattern that has this metric, such as ``val_loss`` for ``val/loss``."""
+    """Return a name that a pattern's group can have, such as ``val_loss`` for ``val/loss``."""
     name = re.sub(r"\W", "_", metric)
     return name if name.isidentifier() else f"_{name}"
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
-    found = _ASSIGNMENT.fullmatch(text)
-    if found is None:
-        raise ConfigurationError(f"{option} {text!r} is no assignment; write {option} NAME=VALUE")
-    return found["name"], found["value"]
+    match = _ASSIGNMENT.fullmatch(text)
+    if match is None:
+        raise ConfigurationError(f"{option} {text!r} is not an assignment; write {option} NAME=VALUE")
+    return match["name"], match["value"]
 
 
 def seconds_of(text: str) -> float:
     """Return the seconds of a duration such as ``90``, ``30m`` or ``1.5h``.
 
     Raises:
-        ConfigurationError: it is no duration.
+        ConfigurationError: the text is not a duration.
     """
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise ConfigurationError(f"--time-limit {text!r} is no duration; write seconds, or 30m, 2h or 1d")
-    return float(found[1]) * _UNITS_S[found[2]]
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ConfigurationError(f"--time-limit {text!r} is not a duration; write seconds, or 30m, 2h or 1d")
+    return float(match[1]) * _UNITS_S[match[2]]

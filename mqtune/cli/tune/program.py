@@ -1,7 +1,7 @@
-"""Finds the program in a command line, such as ``train.py`` in ``python train.py --epochs 3``.
+"""Find the program in a command line, such as train.py in ``python train.py --epochs 3``.
 
-Trials run files below the folder of the code, by the worker's Python or as they are. So an interpreter or an installed
-program in front of the file is left out, if that changes nothing, or is an error with the way out.
+Trials run files of the user, by the worker's Python or directly. An interpreter in front of the file is left out if
+that changes nothing. Otherwise it is an error, whose text names a way out.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from mqtune.core.errors import TrainableNotFound
 
 _PYTHON: Final = re.compile(r"pythonw?(\d+(\.\d+)*)?")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-#: Options of Python that change nothing in a trial, whose output is unbuffered anyway.
+#: Options of Python that change nothing in a trial: its output is unbuffered anyway.
 _WITHOUT_EFFECT: Final = frozenset({"-u"})
 _MODULE_OPTION: Final = "-m"
-#: Bytes of a program in which its interpreter is looked up.
+#: The most bytes of a program's first line, which names its interpreter.
 _FIRST_LINE_BYTES: Final = 200
 
 
 class TunedProgram(NamedTuple):
-    """A program of the user.
+    """The user's program in a command line.
 
     Attributes:
-        begin: the beginning of a ``Script``: a path, or ``-m`` and a module.
-        rest: the words behind it.
-        env: the variables that ``env`` sets for it.
+        begin: the program as a ``Script`` begins: a path, or ``-m`` and a module.
+        rest: the words behind the program.
+        env: the variables that a leading ``env`` sets for it.
         notes: lines for the user about differences to a start by hand.
     """
 
@@ -43,7 +43,7 @@ class TunedProgram(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """The name of the file or module, without folders and its ending."""
+        """The name of the file or module, without its folders and its ending."""
         return self.begin[1].rpartition(".")[2] if self.begin[0] == _MODULE_OPTION else Path(self.begin[0]).stem
 
 
@@ -51,7 +51,7 @@ def program_of(words: Sequence[str]) -> TunedProgram:
     """Return the program of a command line.
 
     Raises:
-        TrainableNotFound: no file below the current folder is its program, or it has another interpreter.
+        TrainableNotFound: the program is missing or does not exist, or trials can't run it as it is written.
     """
     env, words = _without_env(words)
     if not words:
@@ -66,8 +66,8 @@ def program_of(words: Sequence[str]) -> TunedProgram:
 
 
 def _is_own(program: str) -> bool:
-    """Whether a program is a file of the user, and not one that a shell finds by its name."""
-    # Some people have "." in their PATH.
+    """Return whether a program is a file of the user, and not an installed program."""
+    # Installed programs are in a folder of $PATH. Some people have the current folder there.
     folders = {Path(folder).resolve() for folder in os.get_exec_path()} - {Path.cwd()}
     return Path(program).is_file() and Path(program).resolve().parent not in folders
 
@@ -78,16 +78,18 @@ def _without_env(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     if not rest or Path(rest[0]).name != "env" or _is_own(rest[0]):
         return env, rest
     del rest[0]
-    while rest and (found := _ASSIGNMENT.fullmatch(rest[0])) is not None:
-        env[found[1]] = found[2]
+    while rest and (match := _ASSIGNMENT.fullmatch(rest[0])) is not None:
+        env[match[1]] = match[2]
         del rest[0]
     if rest and rest[0].startswith("-"):
-        raise TrainableNotFound(f"env {rest[0]}: trials have no such option; leave it out, or put it into a run.sh")
+        raise TrainableNotFound(
+            f"env {rest[0]}: trials can't have options of env; leave it out, or write it into a run.sh"
+        )
     return env, rest
 
 
 def _of_python(python: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the beginning of a script that Python runs, and the words behind it."""
+    """Return the beginning of a ``Script`` that Python runs, and the words behind it."""
     rest = [*words]
     while rest and rest[0] in _WITHOUT_EFFECT:
         del rest[0]
@@ -102,32 +104,32 @@ def _of_python(python: str, words: Sequence[str]) -> tuple[list[str], list[str]]
             f"{_way_by_shell(python, words)}"
         )
     if not Path(rest[0]).is_file():
-        raise TrainableNotFound(_there_is_no(rest[0]))
+        raise TrainableNotFound(_missing_program(rest[0]))
     if Path(rest[0]).suffix != ".py":
         raise TrainableNotFound(f"{rest[0]} is run by Python, but its name does not end with .py; rename it")
     return rest[:1], rest[1:]
 
 
 def _other_python(python: str) -> list[str]:
-    """Return a line for the user if trials run by another Python than this one."""
-    found = shutil.which(python)
-    if found is None or Path(found).absolute().parent == Path(sys.executable).absolute().parent:
+    """Return a line for the user if *python* is another Python than the one that trials run by."""
+    path = shutil.which(python)
+    if path is None or Path(path).absolute().parent == Path(sys.executable).absolute().parent:
         return []
-    return [f"trials run by the Python of their worker, on this machine {sys.executable}, and not by {found}"]
+    return [f"trials run by the Python of their worker (on this machine {sys.executable}), and not by {path}"]
 
 
 def _of_interpreter(interpreter: str, words: Sequence[str]) -> str:
-    """Return the file behind an interpreter, which it would run as it is.
+    """Return the file behind an interpreter, if the file's first line names that interpreter.
 
     Raises:
         TrainableNotFound: the file is missing, or its first line names another interpreter.
     """
     if shutil.which(interpreter) is None:
-        raise TrainableNotFound(_there_is_no(interpreter))
+        raise TrainableNotFound(_missing_program(interpreter))
     name, file = Path(interpreter).name, Path(words[0] if words else "")
     if not words or not file.is_file():
         raise TrainableNotFound(
-            f"{interpreter} is a program of this machine, and trials run files of yours; {_way_by_shell(name, words)}"
+            f"{interpreter} is an installed program, but trials run files of yours; {_way_by_shell(name, words)}"
         )
     with file.open("rb") as opened:
         first_line = opened.read(_FIRST_LINE_BYTES).partition(b"\n")[0].decode(errors="replace")
@@ -140,17 +142,17 @@ def _of_interpreter(interpreter: str, words: Sequence[str]) -> str:
 
 
 def _way_by_shell(program: str, words: Sequence[str]) -> str:
-    """Return how a script of the user starts a program that trials can't start."""
+    """Return how to write a shell script that starts a program which trials can't start."""
     shown = " ".join([program, *words[:2], "…"] if words else [program])
     return f'write a run.sh of two lines, #!/bin/sh and exec {shown} "$@", run: chmod +x run.sh, and give ./run.sh'
 
 
-def _there_is_no(name: str) -> str:
+def _missing_program(name: str) -> str:
     path = Path(name)
     try:
-        others = [each.name for each in path.parent.iterdir() if each.is_file()]
+        others = [file.name for file in path.parent.iterdir() if file.is_file()]
     except OSError:
         others = []
-    near = get_close_matches(path.name, others, n=1)
-    hint = f"do you mean {path.with_name(near[0])}?" if near else f"give its path from here, {Path.cwd()}"
+    similar = get_close_matches(path.name, others, n=1)
+    hint = f"do you mean {path.with_name(similar[0])}?" if similar else f"give its path from here, {Path.cwd()}"
     return f"there is no program {name!r}; {hint}"

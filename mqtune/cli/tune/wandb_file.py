@@ -1,4 +1,4 @@
-"""Files of sweeps as Weights & Biases has them, in YAML or JSON."""
+"""Read files of sweeps of Weights & Biases (W&B), in YAML or JSON."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mqtune.search.kinds import Choice, Domain
 _KEYS: Final = (
     "program", "command", "method", "metric", "parameters", "early_terminate", "run_cap", "name", "description",
 )  # fmt: skip
-#: Keys of W&B's own service, which change nothing here.
+#: Keys for W&B's own service, which have no effect here.
 _WITHOUT_EFFECT: Final = (
     "project", "entity", "controller", "apiVersion", "kind", "image_uri", "imageuri", "settings",
 )  # fmt: skip
-#: Keys that ask for something else than a sweep of a program, with the way out.
+#: Keys that are not supported, with replacements.
 _REFUSED: Final = {
     "job": "give program, or command",
     "launch": "give program, or command",
@@ -45,12 +45,12 @@ _ENDINGS: Final = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True)
 class EarlyTermination:
-    """The key ``early_terminate``: bad trials are stopped at some numbers of reports.
+    """The key ``early_terminate``: after certain numbers of reports, bad trials are stopped.
 
     Attributes:
-        first: the number of reports at which trials are stopped first.
-        last: the number that a whole trial has, or None if unknown.
-        eta: one trial in this many continues.
+        first: the first such number of reports.
+        last: the number of reports of a whole trial, or None if unknown.
+        eta: each time, one trial of this many continues.
     """
 
     first: float
@@ -69,12 +69,12 @@ class Sweep:
         searcher: the searcher's name; None for a grid, or if the file has no method.
         metric: the name of the metric, or empty.
         mode: "min" or "max".
-        target: the metric's value that ends the sweep.
+        target: the metric's value that ends the sweep, or None.
         stops_early: how trials are stopped early, or None.
-        run_cap: the number of trials.
-        name: its name, for people.
-        notes: its description.
-        warnings: lines for the user about keys that have no effect, or another one.
+        run_cap: the number of trials, or None.
+        name: the sweep's name, for people.
+        notes: the sweep's description.
+        warnings: lines for the user about keys that have no effect or another effect than in W&B.
     """
 
     space: dict[str, object]
@@ -91,24 +91,24 @@ class Sweep:
     warnings: list[str] = field(default_factory=list)
 
     def words(self) -> list[str]:
-        """Return the command with its program, and without macros for them.
+        """Return the words of the command, with the macros of the program replaced.
 
         Macros for arguments stay.
 
         Raises:
-            ConfigurationError: the program is missing, or a macro can't be had here.
+            ConfigurationError: the program is missing, or a macro is not supported.
         """
         return [self._word(word) for word in self.command]
 
     def _word(self, word: str) -> str:
-        found = _MACRO.fullmatch(word)
-        if found is None:
-            # Other braces are the program's own, such as Hydra's.
+        match = _MACRO.fullmatch(word)
+        if match is None:
+            # Other words with braces are the program's own, such as Hydra's.
             within = next((macro for macro in _MACRO.findall(word) if _is_known(macro)), None)
             if within is not None:
                 raise ConfigurationError(f"command: {word!r} has a macro within a word; {_way_out(within)}")
             return word
-        return word if word in _ARGUMENTS else self._replaced(found[1])
+        return word if word in _ARGUMENTS else self._replaced(match[1])
 
     def _replaced(self, macro: str) -> str:
         if macro == "env":
@@ -122,10 +122,10 @@ class Sweep:
         raise ConfigurationError(f"command: ${{{macro}}} can't be given to trials; {_way_out(macro)}")
 
     def macro(self, word: str) -> Iterable[Item] | None:
-        """Return the items of a ``Script`` for a macro of arguments, or None for another word.
+        """Return the items of a ``Script`` for a macro of arguments, or None for other words.
 
         Raises:
-            ConfigurationError: a parameter is a flag only sometimes.
+            ConfigurationError: a parameter has booleans and other values, where booleans are flags.
         """
         make = _ARGUMENTS.get(word)
         return None if make is None else make(self.space)
@@ -136,8 +136,8 @@ def _way_out(macro: str) -> str:
         return "use ${args_json}, the same as one argument, or ${args}"
     if macro.startswith("envvar:"):
         name = macro.removeprefix("envvar:")
-        return f"have the program read the variable {name}; it has that of its worker, or of --env {name}=VALUE"
-    return f"there are {', '.join([*_OF_PROGRAM, *_ARGUMENTS])}, each as a word of its own"
+        return f"have the program read the variable {name}, which its worker or --env {name}=VALUE sets"
+    return f"macros are {', '.join([*_OF_PROGRAM, *_ARGUMENTS])}, each as a word of its own"
 
 
 def _is_known(macro: str) -> bool:
@@ -145,7 +145,7 @@ def _is_known(macro: str) -> bool:
 
 
 def _flags(space: Mapping[str, object]) -> list[Item]:
-    """Return an option for each parameter. Those with booleans are flags.
+    """Return an option for each parameter. Parameters with booleans become flags.
 
     Raises:
         ConfigurationError: a parameter has booleans and other values.
@@ -163,7 +163,7 @@ def _flags(space: Mapping[str, object]) -> list[Item]:
 
 
 def _values_of(definition: object) -> Iterable[object]:
-    """Return the values of a choice or a constant, and one number for all of another domain."""
+    """Return the values of a choice or a constant. Return a number for any other domain."""
     if isinstance(definition, Choice):
         return definition.options
     if isinstance(definition, Domain):
@@ -187,15 +187,15 @@ _ARGUMENTS: Final[dict[str, Callable[[Mapping[str, object]], list[Item]]]] = {
 
 
 def is_sweep_file(word: str) -> bool:
-    """Whether a word of a command line is the path of a sweep's file."""
+    """Return whether a word of a command line is the path of a sweep's file."""
     return word.endswith(_ENDINGS)
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Return the sweep of a file.
+    """Read a sweep from a file.
 
     Raises:
-        ConfigurationError: it can't be read, or has a key or value that can't be done here.
+        ConfigurationError: the file can't be read, or has a key or value that is not supported.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -231,12 +231,12 @@ def _sweep_of(described: object) -> Sweep:
         _check_key(str(key))
     warnings = []
     if unused := [key for key in described if key in _WITHOUT_EFFECT]:
-        warnings.append(f"{', '.join(unused)}: without effect here, as no service of W&B takes part")
+        warnings.append(f"{', '.join(unused)}: without effect, as W&B's service is not used")
     method = described.get("method")
     if method is not None and method not in [*_SEARCHERS]:
-        raise ConfigurationError(f"method: {method!r} is none of {names_in_words(_SEARCHERS)}")
+        raise ConfigurationError(f"method: {method!r} is not one of {names_in_words(_SEARCHERS)}")
     if "parameters" not in described:
-        raise ConfigurationError("parameters is missing; give each parameter of the search below it")
+        raise ConfigurationError("parameters is missing; write each parameter of the search below it")
     parameters = Parameters(described["parameters"], is_grid=method == "grid")
     run_cap = described.get("run_cap")
     metric, mode, target = _metric(described.get("metric"), warnings)
@@ -258,7 +258,7 @@ def _sweep_of(described: object) -> Sweep:
 
 def _check_key(key: str) -> None:
     if key in _REFUSED:
-        raise ConfigurationError(f"{key} is not for programs that run here; {_REFUSED[key]}")
+        raise ConfigurationError(f"{key} is not supported; {_REFUSED[key]}")
     if key not in _KEYS and key not in _WITHOUT_EFFECT:
         hint = hint_for(key, _KEYS, f"a sweep has {names_in_words(_KEYS)}")
         raise ConfigurationError(f"there is no key {key!r}; {hint}")
@@ -272,13 +272,13 @@ def _text(described: Mapping[str, object], key: str) -> str:
 
 
 def _keys_of(described: object, key: str, known: Iterable[str]) -> Mapping[str, object]:
-    """Return a mapping of the file, with checked keys."""
+    """Check that a part of the file is a mapping with known keys, and return it."""
     known = [*known]
     if not isinstance(described, Mapping):
-        raise ConfigurationError(f"{key}: {described!r} is no mapping; it has {names_in_words(known)}")
+        raise ConfigurationError(f"{key}: {described!r} is not a mapping; its keys are {names_in_words(known)}")
     for name in described:
         if name not in known:
-            raise ConfigurationError(f"{key}: there is no key {name!r}; it has {names_in_words(known)}")
+            raise ConfigurationError(f"{key}: there is no key {name!r}; keys are {names_in_words(known)}")
     return described
 
 
@@ -340,8 +340,8 @@ def _command(described: object) -> tuple[str, ...]:
     if isinstance(described, str):
         raise ConfigurationError(f"command: {described!r} is a text; give a list with an item for each word")
     if not isinstance(described, list) or not described:
-        raise ConfigurationError(f"command: {described!r} is no list of words")
+        raise ConfigurationError(f"command: {described!r} is not a list of words")
     for word in described:
         if isinstance(word, bool) or not isinstance(word, str | int | float):
-            raise ConfigurationError(f"command: {word!r} is no word; quote it")
+            raise ConfigurationError(f"command: {word!r} is not a word; quote it")
     return tuple(map(str, described))

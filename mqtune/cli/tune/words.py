@@ -1,4 +1,4 @@
-"""The words behind the program: its arguments, and domains that are written in place of values."""
+"""The words behind the program: its arguments, and the domains written in place of values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mqtune.cli.tune.domains import DOMAINS, domain_of
 from mqtune.core.errors import SpaceError
 from mqtune.search.kinds import Domain
 
-#: An item of a ``Script``: a word, or words that are present or absent together.
+#: An item of a ``Script``: a word, or several words that are passed or omitted together.
 Item = str | list[str]
 
 #: A word with a domain: the text before it, the name of its function, and its arguments.
@@ -22,11 +22,11 @@ _OPTION: Final = re.compile(r"-{1,2}(?P<name>[^\s=-][^\s=]*)")
 _ASSIGNED: Final = re.compile(r"[-+]*(?P<name>[^\s=+-][^\s=]*)=")
 #: An option or a positional argument in Orion's spelling, ``--lr~uniform(0, 1)``.
 _NAMED: Final = re.compile(r"(?P<dashes>-{0,2})(?P<name>[A-Za-z_][\w.-]*)")
-#: Characters of arguments that no parameter's name has: those of paths and of a script's templates.
+#: Characters of arguments that a parameter's name can't have, as they separate paths or are in a script's templates.
 _NOT_IN_NAMES: Final = re.compile(r"[/{}!:*]")
-#: Names that stand for each parameter in a script's templates.
+#: Words with a meaning of their own in a script's templates.
 _RESERVED: Final = frozenset({"name", "value"})
-#: Shares at both ends of a domain. If it has negative numbers, one of these is negative.
+#: Positions near both ends of a domain, from 0 to 1. If a domain has negative numbers, one is at one of these.
 _ENDS: Final = (0.001, 0.999)
 
 
@@ -34,14 +34,14 @@ class Words:
     """The arguments of a program as items of a ``Script``, and the search space in them.
 
     ``--lr ~uniform(0, 1)``, ``--lr=~uniform(0, 1)``, ``lr=~uniform(0, 1)`` and, as in Orion, ``--lr~uniform(0, 1)``
-    have the parameter ``lr``. ``lr~uniform(0, 1)`` is a positional argument with that name.
+    define the parameter ``lr``. ``lr~uniform(0, 1)`` is a positional argument with that name.
 
     Args:
         words: the words behind the program.
-        macros: returns the items of a word that stands for several, or None.
+        macros: returns the items that a macro stands for, or None if a word is not a macro.
 
     Raises:
-        SpaceError: a domain is invalid, has no name, or the name of another.
+        SpaceError: a domain is invalid, has no name, or has the name of another one.
     """
 
     def __init__(self, words: Sequence[str], macros: Callable[[str], Iterable[Item] | None] = lambda _: None) -> None:
@@ -52,18 +52,18 @@ class Words:
         self.notes: list[str] = []
         before = ""
         for word in words:
-            filled = macros(word)
-            if filled is not None:
-                self.items += filled
-            elif (found := _domain_in(word)) is not None:
-                self._add(word, found, before)
+            items = macros(word)
+            if items is not None:
+                self.items += items
+            elif (match := _domain_in(word)) is not None:
+                self._add_domain(word, match, before)
             else:
                 self.items.append(plain_word(word))
             before = word
 
-    def _add(self, word: str, found: re.Match[str], before: str) -> None:
-        """Add a word with a domain, behind the word *before*."""
-        begin, function, call = found["begin"], found["function"], found["call"] or ""
+    def _add_domain(self, word: str, match: re.Match[str], before: str) -> None:
+        """Add a word that has a domain. *before* is the word before it, which may be its option."""
+        begin, function, call = match["begin"], match["function"], match["call"] or ""
         if not call.endswith(")"):
             raise SpaceError(
                 f"{word!r}: the arguments of {function} are missing or incomplete; quote the whole word: "
@@ -73,21 +73,23 @@ class Words:
             option = _OPTION.fullmatch(before)
             if option is None:
                 raise SpaceError(
-                    f"{word!r} is no option's value, and so has no name; give it one: 'width~{function}{call}'"
+                    f"{word!r} has no name, as it is not the value of an option; give it one: 'width~{function}{call}'"
                 )
-            name = _key(option["name"])
+            name = _parameter_name(option["name"])
             self.items[-1] = [plain_word(before), f"{{{name}}}"]
         elif (option := _ASSIGNED.fullmatch(begin)) is not None:
-            name = _key(option["name"])
+            name = _parameter_name(option["name"])
             self.items.append(f"{plain_word(begin)}{{{name}}}")
         elif (option := _NAMED.fullmatch(begin)) is not None:
-            name = _key(option["name"])
+            name = _parameter_name(option["name"])
             self.items.append([begin, f"{{{name}}}"] if option["dashes"] else f"{{{name}}}")
         else:
-            raise SpaceError(f"{word!r}: a domain is the whole value of an argument; write --width '~{function}{call}'")
+            raise SpaceError(
+                f"{word!r}: a domain must be the whole value of an argument; write --width '~{function}{call}'"
+            )
         domain = _checked(word, f"{function}{call}", before if not begin else "")
         if name in self.space:
-            raise SpaceError(f"{word!r}: the parameter {name!r} has a domain already; give each one name")
+            raise SpaceError(f"{word!r}: the parameter {name!r} already has a domain; give each parameter its own name")
         self.space[name] = domain
         if not begin and before.startswith("--") and _has_negative_floats(domain):
             self.notes.append(
@@ -97,16 +99,16 @@ class Words:
 
 
 def _domain_in(word: str) -> re.Match[str] | None:
-    """Return the match of a word that is meant to have a domain.
+    """Return the parts of a word in which the user has written a domain, or None.
 
-    Other words may have a tilde, too: ``~/data`` or ``notes.txt~``.
+    Other words may have a tilde, too, such as ``~/data`` or ``notes.txt~``.
     """
-    found = _DOMAIN.fullmatch(word)
-    if found is None or found["function"] in DOMAINS:
-        return found
-    begin = found["begin"]
-    is_value = not begin or begin.endswith("=") or bool(get_close_matches(found["function"], DOMAINS, n=1))
-    return found if found["call"] and is_value else None
+    match = _DOMAIN.fullmatch(word)
+    if match is None or match["function"] in DOMAINS:
+        return match
+    begin = match["begin"]
+    is_value = not begin or begin.endswith("=") or bool(get_close_matches(match["function"], DOMAINS, n=1))
+    return match if match["call"] and is_value else None
 
 
 def _checked(word: str, text: str, option: str) -> Domain:
@@ -116,14 +118,14 @@ def _checked(word: str, text: str, option: str) -> Domain:
         raise SpaceError(f"{option} '{word}': {error}".lstrip()) from None
 
 
-def _key(name: str) -> str:
-    """Return the parameter's name for an argument's."""
+def _parameter_name(name: str) -> str:
+    """Return the name of the parameter for an argument's name, such as ``a.b`` for ``a/b``."""
     key = _NOT_IN_NAMES.sub(".", name)
     return f"{key}_" if key in _RESERVED else key
 
 
 def plain_word(word: str) -> str:
-    """Return a word as an item of a ``Script`` that is passed on as it is."""
+    """Return a word as an item of a ``Script`` that passes it on unchanged: braces are doubled."""
     return word.replace("{", "{{").replace("}", "}}")
 
 

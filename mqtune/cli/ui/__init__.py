@@ -1,4 +1,4 @@
-"""``mqtune ui``: experiments, trials and the fleet in a browser, live."""
+"""``mqtune ui``: shows experiments, trials and the fleet live in a browser."""
 
 from __future__ import annotations
 
@@ -16,27 +16,39 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import printable
 from mqtune.core.version import install_command
 
-#: Packages of the extra.
+#: The packages of mqtune's extra "ui".
 _NEEDED: Final = ("starlette", "uvicorn")
 
 
 @click.command("ui")
 @click.argument("names", nargs=-1, metavar="[NAME]…", shell_complete=complete_experiment)
-@broker_option("The Redis server whose experiments and workers are shown; a monitor's account will do to look.")
-@click.option("--steer", "steers", is_flag=True, help="Add buttons that steer; on a broker with an operator's account.")
+@broker_option("A Redis server; its experiments and workers are shown. Without --steer, a monitor's account is enough.")
+@click.option(
+    "--steer",
+    "steers",
+    is_flag=True,
+    help="Add buttons that control experiments and trials. On a broker, this needs an operator's account.",
+)
 @click.option(
     "--export",
     "report",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write one experiment to an .html file instead, which needs nothing else.",
+    help="Instead, write one experiment to a self-contained .html file.",
 )
 @click.option("--port", default=8265, show_default=True, help="The port to listen on; 0 for a free one.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; any other is without encryption."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on. Connections from other machines are not encrypted.",
 )
 @click.option(
-    "--allow-host", "hosts", multiple=True, metavar="NAME", help="The name of a proxy before it; may be repeated."
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="The host name of a proxy through which people open the page; may be repeated.",
 )
 def command(
     names: tuple[str, ...],
@@ -48,12 +60,12 @@ def command(
     *,
     steers: bool,
 ) -> None:
-    """Show experiments in a browser, live: NAME or its folder; by default all of them.
+    """Show experiments live in a browser: each NAME or folder, or by default all of them.
 
-    It prints the URL to open, whose token admits anyone who has it. From another machine, run
-    `ssh -L 8265:localhost:8265 this-machine` and open the same URL. Needs mqtune's extra ui.
+    The command prints the URL to open. Its token admits anyone who has it. On another machine, run
+    `ssh -L 8265:localhost:8265 this-machine` and open the same URL. The command needs mqtune's extra ui.
     """
-    if missing := [each for each in _NEEDED if find_spec(each) is None]:
+    if missing := [package for package in _NEEDED if find_spec(package) is None]:
         raise ConfigurationError(f"the page needs {' and '.join(missing)}: {install_command('ui')}")
     if report is not None:
         _export(names, broker, report)
@@ -64,7 +76,7 @@ def command(
     places = Places(
         [find_place(name, broker) for name in names], broker, broker_alone=bool(broker) and is_asked_for("broker")
     )
-    # Fail before anybody opens the page.
+    # A wrong broker is reported here, before anybody opens the page.
     places.check_broker()
     with contextlib.suppress(KeyboardInterrupt), _listening(host, port) as listening:
         serve(listening, host, places, hosts, steers=steers)
@@ -74,7 +86,7 @@ def _export(names: tuple[str, ...], broker: str | None, file: Path) -> None:
     from mqtune.cli.ui.report import write_report  # noqa: PLC0415 - as above
 
     if len(names) > 1:
-        raise click.UsageError("--export is for one experiment")
+        raise click.UsageError("--export writes one experiment; give only one NAME")
     with opened(find_place(names[0], broker) if names else newest_place(broker)) as view:
         write_report(view, file)
     click.echo(f"{file}: {printable(view.results.name)} · {view.state}")

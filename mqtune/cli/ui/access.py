@@ -1,6 +1,7 @@
-"""Access control of the page: by token, origin and host name.
+"""Access control of the live page: by token, origin and host name.
 
-The token is in the URL's fragment, which no server, proxy or log sees. The page exchanges it for a cookie.
+The token is in the URL's fragment, which browsers don't send to servers or proxies. The page exchanges the token for a
+cookie.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-#: Wildcard addresses. Clients may use any of the machine's names.
+#: Addresses that stand for all of the machine's. Clients may use any of its names.
 _EVERY: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared
 _READING: Final = frozenset({"GET", "HEAD"})
-#: Required for changes. Other sites can neither read it nor send it without a preflight.
+#: A header with a secret that requests for changes must have. Other sites can't read the secret, nor send the header.
 CSRF_HEADER: Final = "x-mqtune"
-#: Only own scripts and style sheets. Plotly sets style attributes.
+#: Only the page's own scripts and style sheets are allowed. Plotly needs style attributes.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -37,12 +38,12 @@ _HEADERS: Final = {
 
 
 class Access:
-    """The token of one run of the server, and the server's names.
+    """Checks requests. It has the token of this run of the server, and the host names to accept.
 
     Args:
-        host: the address it listens on.
-        port: its port, which distinguishes its cookie.
-        names: further names, such as a proxy's.
+        host: the address that the server listens on.
+        port: the server's port. It is in the cookie's name, as several servers may run on one machine.
+        names: further host names to accept, such as a proxy's.
     """
 
     def __init__(self, host: str, port: int, names: Iterable[str] = ()) -> None:
@@ -53,23 +54,23 @@ class Access:
         self._is_open = host in _EVERY
 
     def refusal(self, request: Request) -> Response | None:
-        """Return the response to a refused request, or None."""
+        """Return the error response to a request, or None if the request is allowed."""
         if not self._is_named(request.headers.get("host", "")):
-            return _refused(421, "it was called by a name that is not this machine's; give a proxy's with --allow-host")
+            return _refused(421, "the address has another host name than this machine; allow it with --allow-host NAME")
         if request.method not in _READING and not self._is_own_page(request):
             return _refused(
                 403,
-                "the request came from another page; behind a proxy give the name that it is called by with --allow-host",
+                "the request came from another site; if the page is behind a proxy, start it with --allow-host NAME",
             )
         path = request.scope["path"]
         if path.startswith("/api/") and path != "/api/login" and not self._is_known(request):
-            return _refused(401, "open the URL that mqtune ui has printed, with its token")
+            return _refused(401, "open the URL that mqtune ui printed, with its token")
         return None
 
     def let_in(self, request: Request, token: object) -> Response:
-        """Return the response to a login."""
+        """Check a login's token. Return a response with a cookie, or an error."""
         if not isinstance(token, str) or not _equal(token, self.token):
-            return _refused(401, "this is not the token that mqtune ui has printed; it has another one each time")
+            return _refused(401, "this is not the token that mqtune ui printed; each start has a new token")
         response = Response(status_code=204)
         secure = request.url.scheme == "https"
         response.set_cookie(self._cookie, self.token, path="/", httponly=True, samesite="strict", secure=secure)
@@ -87,7 +88,7 @@ class Access:
 
     def _is_own_page(self, request: Request) -> bool:
         origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
-        is_own = not origin or _place_of(origin) == host or _name_of(origin) in self._names
+        is_own = not origin or _host_of(origin) == host or _name_of(origin) in self._names
         return is_own and request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 
 
@@ -98,7 +99,7 @@ def _name_of(url: str) -> str:
         return ""
 
 
-def _place_of(url: str) -> str | None:
+def _host_of(url: str) -> str | None:
     try:
         return urlsplit(url).netloc
     except ValueError:
@@ -114,7 +115,7 @@ def _refused(status: int, why: str) -> Response:
 
 
 class Gate:
-    """Applies ``Access`` to each request, and adds security headers."""
+    """Middleware that applies ``Access`` to each request, and adds headers to responses."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app

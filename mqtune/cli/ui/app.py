@@ -1,4 +1,4 @@
-"""The page's server: its routes and event streams."""
+"""The live page's web application: its routes and event streams."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ from mqtune.cli.ui.steering import ids_of, steer
 from mqtune.cli.ui.threads import RequestThreads
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.core.timing import Timing
-from mqtune.journal.logs import LogStream
+from mqtune.journal.exchange.logs import LogStream
 from mqtune.results.frames import Row
 from mqtune.results.plots.by_plotly import script
 from mqtune.results.results import json_text
 
 ASSETS: Final = Path(__file__).with_name("assets")
-#: Shortest interval between messages about an experiment: too short to notice.
+#: The shortest interval between two messages about an experiment, too short for people to notice.
 _TICK_S: Final = 0.05
 #: Seconds of silence before a stream sends a keepalive, which detects a closed connection.
 _QUIET_S: Final = 15.0
-#: Interval of polling output, as nothing announces its growth.
-_LOOK_S: Final = 0.2
+#: Seconds between reads of a trial's output.
+_POLL_S: Final = 0.2
 _ROWS: Final = 25
-#: Several, so that a slow picture blocks no other; few, to leave capacity for events.
+#: The most pictures drawn at the same time: two, so that a slow one does not block the other. More would delay events.
 _PICTURES_AT_ONCE: Final = 2
-#: Further requests for an experiment wait without a thread.
+#: The most threads for requests about one experiment. Further requests wait without a thread.
 _REQUESTS_AT_ONCE: Final = 8
-#: Enough for the ids of 100,000 trials.
+#: The longest request, enough for the ids of 100,000 trials.
 _MOST_BYTES: Final = 1024 * 1024
 
 
 class Json(Response):
-    """Plain values as JSON. NaN becomes a text, as everywhere in mqtune."""
+    """A response with plain values as JSON. NaN and infinities become texts."""
 
     media_type = "application/json"
 
@@ -63,20 +63,20 @@ class Json(Response):
 
 
 class Page:
-    """The page's request handlers.
+    """The live page's request handlers.
 
     Args:
         places: the shown experiments.
         access: the access control.
-        steers: whether experiments may be changed.
+        steers: whether the page may change experiments.
     """
 
     def __init__(self, places: Places, access: Access, *, steers: bool = False, timing: Timing = Timing()) -> None:
         self.feeds = Feeds(places.find, timing)
-        #: The serving loop, once it runs.
+        #: The event loop of the server, or None before it runs.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
-        #: Events of open streams.
+        #: The events that open streams wait for.
         self._waited_for: set[asyncio.Event] = set()
         self._places = places
         self._access = access
@@ -85,7 +85,7 @@ class Page:
         self._threads = RequestThreads(_REQUESTS_AT_ONCE)
 
     def app(self) -> Starlette:
-        """Return the application."""
+        """Return the web application."""
         routes = [
             Route("/", self.index),
             Route(f"/{script().name}", self.plotly),
@@ -94,20 +94,20 @@ class Page:
             Route("/api/me", self.me),
             Route("/api/steer", self.steer, methods=["POST"]),
             Route("/api/experiments", self.experiments),
-            Route("/api/fleet", self._apart(self.fleet)),
-            Route("/api/fleet/line", self._apart(self.fleet_line)),
-            Route("/api/trials", self._apart(self.trials)),
+            Route("/api/fleet", self._in_thread(self.fleet)),
+            Route("/api/fleet/line", self._in_thread(self.fleet_line)),
+            Route("/api/trials", self._in_thread(self.trials)),
             Route("/api/export", self.export, methods=["POST"]),
-            Route("/api/picture", self._apart(self.picture)),
-            Route("/api/compared", self._apart(self.compared)),
-            Route("/api/summaries", self._apart(self.summaries)),
-            Route("/api/trial", self._apart(self.trial)),
-            Route("/api/usage", self._apart(self.usage)),
-            Route("/api/why", self._apart(self.why)),
-            Route("/api/facts", self._apart(self.facts)),
-            Route("/api/history", self._apart(self.history)),
-            Route("/api/near", self._apart(self.near)),
-            Route("/api/code", self._apart(self.code)),
+            Route("/api/picture", self._in_thread(self.picture)),
+            Route("/api/compared", self._in_thread(self.compared)),
+            Route("/api/summaries", self._in_thread(self.summaries)),
+            Route("/api/trial", self._in_thread(self.trial)),
+            Route("/api/usage", self._in_thread(self.usage)),
+            Route("/api/why", self._in_thread(self.why)),
+            Route("/api/facts", self._in_thread(self.facts)),
+            Route("/api/history", self._in_thread(self.history)),
+            Route("/api/near", self._in_thread(self.near)),
+            Route("/api/code", self._in_thread(self.code)),
             Route("/api/events", self.events),
             Route("/api/log", self.log),
         ]
@@ -119,8 +119,8 @@ class Page:
         middleware = [Middleware(Gate, access=self._access), Middleware(GZipMiddleware, compresslevel=5)]
         return Starlette(routes=routes, exception_handlers=handlers, middleware=middleware, lifespan=self._lifespan)
 
-    def _apart(self, handler: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        """Return a handler in a thread of the request's experiment, as its store may block."""
+    def _in_thread(self, handler: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """Return a handler that runs in a thread, as it may block on a server or a disk."""
 
         async def handle(request: Request) -> Response:
             return await self._threads.run(_name(request), handler, request)
@@ -128,7 +128,7 @@ class Page:
         return handle
 
     def end(self) -> None:
-        """End all streams, from any thread."""
+        """End all streams. Any thread may call this."""
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._end_streams)
 
@@ -143,27 +143,27 @@ class Page:
         await run_in_threadpool(self.feeds.close)
 
     def index(self, _: Request) -> Response:
-        """Return the empty page."""
+        """Return the page's HTML, without data."""
         return FileResponse(ASSETS / "index.html")
 
     def plotly(self, _: Request) -> Response:
-        """Return plotly.js. Its version is in its address, so browsers keep it."""
+        """Return plotly.js. Browsers may cache it forever, as its version is in its address."""
         headers = {"Cache-Control": "public, max-age=31536000, immutable"}
         return FileResponse(script(), media_type="text/javascript", headers=headers)
 
     async def login(self, request: Request) -> Response:
-        """Exchange the token for a cookie."""
+        """Exchange the token in a request for a cookie."""
         return self._access.let_in(request, (await _body(request)).get("token"))
 
     def me(self, _: Request) -> Response:
-        """Return the page's permissions."""
-        verbs = {verb: [status.value for status in what.statuses] for verb, what in ACTIONS.items()}
+        """Return whether the page may change experiments, and the statuses that each action needs."""
+        verbs = {verb: [status.value for status in words.statuses] for verb, words in ACTIONS.items()}
         return Json({"csrf": self._access.csrf, "steer": self._steers, "verbs": verbs, "plotly": script().name})
 
     async def steer(self, request: Request) -> Response:
         """Carry out a button's request."""
         if not self._steers:
-            return Json({"error": "this page only reads; start it with --steer"}, 403)
+            return Json({"error": "this page may not change experiments; start it with --steer"}, 403)
         if not self._access.may_change(request):
             return Json({"error": "the request does not come from this page"}, 403)
         return Json(await run_in_threadpool(steer, self._places, await _body(request)))
@@ -173,30 +173,30 @@ class Page:
         return Json({"experiments": rows, "problem": str(problem or "")})
 
     def fleet(self, _: Request) -> Response:
-        """Return workers and running trials."""
-        return self._made(("fleet",), object(), lambda: views.fleet_page(self._places, self.feeds))
+        """Return the fleet's workers, queues, shares and running trials."""
+        return self._cached(("fleet",), object(), lambda: views.fleet_page(self._places, self.feeds))
 
     def fleet_line(self, _: Request) -> Response:
-        """Return the fleet in a line."""
-        return self._made(("fleet line",), object(), lambda: views.fleet_line(self._places))
+        """Return the numbers of workers and busy slots."""
+        return self._cached(("fleet line",), object(), lambda: views.fleet_line(self._places))
 
     def near(self, request: Request) -> Response:
-        """Return the name that is most similar to a missing experiment's."""
+        """Return the experiment's name that is most similar to a missing one."""
         return Json({"name": self._places.near(_name(request))})
 
     def facts(self, request: Request) -> Response:
-        """Return an experiment's figures."""
+        """Return figures about an experiment, such as its speed and savings."""
         feed = self._feed(request)
-        return self._made(("facts", feed.place.name), (id(feed), feed.last), lambda: facts(feed))
+        return self._cached(("facts", feed.place.name), (id(feed), feed.last), lambda: facts(feed))
 
     def history(self, request: Request) -> Response:
         """Return an experiment's events as sentences."""
         feed, kind = self._feed(request), request.query_params.get("kind", "")
         make = functools.partial(log_page, feed, kind)
-        return self._made(("history", feed.place.name, kind), (id(feed), feed.last), make)
+        return self._cached(("history", feed.place.name, kind), (id(feed), feed.last), make)
 
     def trials(self, request: Request) -> Response:
-        """Return filtered and sorted trials, all their ids, or named trials."""
+        """Return rows of the filtered and sorted trials, or of named ones, or the ids of all."""
         feed, asked = self._feed(request), request.query_params
         where, sort, reverse = asked.get("where", "").strip(), asked.get("sort", ""), "reverse" in asked
         make = functools.partial(trials.ordered, feed, where, sort, reverse=reverse)
@@ -208,12 +208,12 @@ class Page:
         begin, count = _number(asked.get("begin", ""), 0), _number(asked.get("count", ""), _ROWS)
         shown = asked.getlist("trial") or ids[begin : begin + min(count, trials.MOST_ROWS)]
         rows = trials.rows_of(feed, shown)
-        found = {**order.value, "rows": rows, "begin": begin, "total": len(ids)}
-        del found["ids"]
-        return Json({**found, "pause_s": order.pause_s})
+        page = {**order.value, "rows": rows, "begin": begin, "total": len(ids)}
+        del page["ids"]
+        return Json({**page, "pause_s": order.pause_s})
 
     async def export(self, request: Request) -> Response:
-        """Return named trials as a file."""
+        """Return named trials as the content of a CSV file."""
         body = await _body(request)
         name = str(body.get("name") or "")
         return Json(await self._threads.run(name, self._exported, name, body))
@@ -225,18 +225,18 @@ class Page:
         """Return a picture of an experiment or a trial."""
         feed, asked = self._feed(request), request.query_params
         kind, trial = asked.get("kind", ""), asked.get("trial", "")
-        metric, x, where, at = (asked.get(each, "").strip() for each in ("metric", "x", "where", "at"))
+        metric, x, where, at = (asked.get(name, "").strip() for name in ("metric", "x", "where", "at"))
         chosen = views.Asked(metric, x, where, tuple(asked.getlist("of")), at, tuple(asked.getlist("order")))
         make = functools.partial(views.picture, feed, kind, chosen, trial=trial)
         key = ("picture", feed.place.name, kind, trial, chosen)
-        return self._made(key, (id(feed), feed.last), make, self._pictures)
+        return self._cached(key, (id(feed), feed.last), make, self._pictures)
 
     def compared(self, request: Request) -> Response:
-        """Return a picture of several experiments."""
+        """Return a picture that compares several experiments."""
         asked = request.query_params
         names, kind = asked.getlist("of"), asked.get("kind", "")
         make = functools.partial(views.compared, self.feeds, names, kind)
-        return self._made(("compared", *names, kind), object(), make, self._pictures)
+        return self._cached(("compared", *names, kind), object(), make, self._pictures)
 
     def summaries(self, request: Request) -> Response:
         return Json(views.summaries(self.feeds, request.query_params.getlist("of")))
@@ -245,23 +245,23 @@ class Page:
         return Json(views.trial_page(self._feed(request), request.query_params.get("trial", "")))
 
     def usage(self, request: Request) -> Response:
-        """Return a trial's use of its machine."""
+        """Return how a trial's attempts use or used their machines."""
         feed, trial = self._feed(request), request.query_params.get("trial", "")
-        return self._made(("usage", feed.place.name, trial), object(), lambda: views.usage(feed, trial))
+        return self._cached(("usage", feed.place.name, trial), object(), lambda: views.usage(feed, trial))
 
     def code(self, request: Request) -> Response:
-        """Return the files of an attempt's code, or one of them."""
+        """Return the names of the files of an attempt's code, or the content of one."""
         asked = request.query_params
         attempt = _number(asked.get("attempt", ""), 0)
         return Json(views.code(self._feed(request), asked.get("trial", ""), attempt, asked.get("file", "")))
 
     def why(self, request: Request) -> Response:
-        """Return why a trial, or an experiment's trials, wait."""
+        """Return why a trial waits or, without one, why the experiment's trials wait."""
         feed, trial = self._feed(request), request.query_params.get("trial", "")
         make = functools.partial(views.why, self._places, self.feeds, feed, trial)
-        return self._made(("why", feed.place.name, trial), object(), make)
+        return self._cached(("why", feed.place.name, trial), object(), make)
 
-    def _made(
+    def _cached(
         self, key: tuple[object, ...], version: object, make: Callable[[], Row], paced: Paced | None = None
     ) -> Response:
         made = (paced or self._paced).get(key, version, make)
@@ -271,16 +271,16 @@ class Page:
         return self.feeds.get(_name(request))
 
     async def events(self, request: Request) -> Response:
-        """Stream an experiment's summary and changed trials."""
+        """Stream an experiment's summary, and the rows of changed trials."""
         feed = await self._threads.run(_name(request), self._feed, request)
         return _stream(self._changes(feed, request.headers.get("last-event-id", "")))
 
     async def _changes(self, feed: Feed, after: str) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()
-        with self._waiting() as news:
+        with self._stream_event() as news:
 
             def tell() -> None:
-                # The loop may have just closed.
+                # The loop may have been closed meanwhile.
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(news.set)
 
@@ -288,16 +288,17 @@ class Page:
             try:
                 while not self._is_closing:
                     news.clear()
-                    after, found = await run_in_threadpool(views.changed, feed, after)
-                    yield _message(found, after)
+                    after, changes = await run_in_threadpool(views.changed, feed, after)
+                    yield _message(changes, after)
                     await asyncio.sleep(_TICK_S)
-                    while not await _happens(news, _QUIET_S):
-                        yield ": still here\n\n"
+                    while not await _is_set_within(news, _QUIET_S):
+                        yield ": keepalive\n\n"
             finally:
                 feed.listeners.discard(tell)
 
     @contextlib.contextmanager
-    def _waiting(self) -> Iterator[asyncio.Event]:
+    def _stream_event(self) -> Iterator[asyncio.Event]:
+        """Yield an event that a stream may wait for. It is set when the server ends."""
         event = asyncio.Event()
         self._waited_for.add(event)
         try:
@@ -315,34 +316,34 @@ class Page:
         return _stream(self._output(name, log))
 
     async def _output(self, name: str, log: Log) -> AsyncIterator[str]:
-        with contextlib.closing(log), self._waiting() as end:
+        with contextlib.closing(log), self._stream_event() as end:
             is_over = False
             while not is_over and not self._is_closing:
                 text, is_over = await self._threads.run(name, log.read)
                 if text or is_over:
                     yield _message({"text": text, "over": is_over})
                 else:
-                    await _happens(end, _LOOK_S)
+                    await _is_set_within(end, _POLL_S)
 
 
 def _name(request: Request) -> str:
-    """Return the request's experiment, or an empty string."""
+    """Return the name of the experiment in a request, or an empty text."""
     return request.query_params.get("name", "")
 
 
-async def _happens(event: asyncio.Event, timeout_s: float) -> bool:
+async def _is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), timeout_s)
     return event.is_set()
 
 
 def _stream(messages: AsyncIterator[str]) -> Response:
-    # Stops proxies from buffering.
+    # The header keeps proxies from buffering the stream.
     return StreamingResponse(messages, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 def _message(content: object, id_: str = "") -> str:
-    # Ids have only digits and a dash.
+    # An entry's id needs no escaping, as it has only digits and a dash.
     return f"{f'id: {id_}' + chr(10) if id_ else ''}data: {json_text(content)}\n\n"
 
 
@@ -350,12 +351,12 @@ async def _body(request: Request) -> Row:
     if _number(request.headers.get("content-length", ""), _MOST_BYTES + 1) > _MOST_BYTES:
         raise click.UsageError("the request is too long")
     try:
-        found = await request.json()
+        body = await request.json()
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        body = None
+    if not isinstance(body, dict):
         raise click.UsageError("the request is not a JSON object")
-    return found
+    return body
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -1,4 +1,4 @@
-"""Figures of an experiment for the page's head and tiles."""
+"""Figures about an experiment, for the head and the tiles of the live page."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from mqtune.results.plots.data import time_attr_of, time_label_of
 from mqtune.results.progress import deciders_of, updated_at
 from mqtune.results.results import Results
 
-#: Times before it are a simulation's.
+#: Earlier times, in seconds since the epoch, are the virtual times of a simulation.
 _VIRTUAL_BEFORE: Final = 978_307_200.0
-#: A rate of fewer ended trials says little.
+#: With fewer ended trials, their rate says little.
 _ENDED_ENOUGH: Final = 10
-#: The part of the run, up to now, that gives the rate.
+#: The rate is that of the last part of the run. This is the part's share of the run's time.
 _RECENT: Final = 0.25
 _MINUTE_S: Final = 60.0
 _ERROR_CHARS: Final = 60
-#: Titles of searchers and schedulers that are abbreviations.
+#: Names of searchers and schedulers that are abbreviations.
 _UPPER: Final = frozenset({"asha", "bohb", "moasha", "pasha", "pb2", "pbt", "tpe"})
 
 
 def about(feed: Feed) -> Row:
-    """Return who decides in an experiment: its goal, searcher and scheduler, in words."""
+    """Return an experiment's modes, searcher, scheduler and limits, for the page's head."""
     definition, objective = feed.results.definition, feed.experiment.objective
     deciders = deciders_of(definition)
     return {
@@ -47,7 +47,7 @@ def _titled(name: str) -> str:
 
 
 def _range_of(scheduler: object, unit: str) -> str:
-    """Return a scheduler's parameters, such as ``η 3, epochs 1 → 27``."""
+    """Return a scheduler's parameters in words, such as ``η 3, epochs 1 → 27``."""
     if not isinstance(scheduler, Mapping):
         return ""
     eta, first, last = (scheduler.get(key) for key in ("reduction_factor", "grace_period", "max_t"))
@@ -58,31 +58,31 @@ def _range_of(scheduler: object, unit: str) -> str:
     return ", ".join(parts)
 
 
-class _Found(NamedTuple):
-    """The last report with a trial's best value: its time, and the scheduler's."""
+class _BestReport(NamedTuple):
+    """When the best value was reported: in seconds since the epoch, and in the scheduler's time."""
 
     at: float
     time: float
 
 
 def facts(feed: Feed) -> Row:
-    """Return an experiment's figures: the best value's age, speed, savings and errors.
+    """Return figures about an experiment: the time of the best value, speed, savings and errors.
 
-    Its cost grows with the number of trials.
+    The cost grows with the number of trials.
     """
-    return feed.unlocked(lambda results: _facts(results, _found(feed, results)))
+    return feed.unlocked(lambda results: _facts(results, _best_report(feed, results)))
 
 
-def _found(feed: Feed, results: Results) -> _Found | None:
+def _best_report(feed: Feed, results: Results) -> _BestReport | None:
     best = results.experiment.best
     curve = None if best is None else feed.curves_of_best().get(results.experiment.metric)
     if best is None or curve is None:
         return None
-    place = next((place for place, value in enumerate(curve.value) if value == best.best_value), None)
-    return None if place is None else _Found(curve.at[place], curve.time[place])
+    index = next((index for index, value in enumerate(curve.value) if value == best.best_value), None)
+    return None if index is None else _BestReport(curve.at[index], curve.time[index])
 
 
-def _facts(results: Results, found: _Found | None) -> Row:
+def _facts(results: Results, best: _BestReport | None) -> Row:
     experiment = results.experiment
     trials = list(experiment.trials.values())
     ends = sorted(trial.history[-1].at for trial in trials if trial.status.is_terminal and trial.history)
@@ -93,8 +93,8 @@ def _facts(results: Results, found: _Found | None) -> Row:
     common = errors.most_common(1)
     return {
         "newest_at": newest,
-        "found_at": None if found is None else found.at,
-        "since": 0 if found is None else sum(end > found.at for end in ends),
+        "found_at": None if best is None else best.at,
+        "since": 0 if best is None else sum(end > best.at for end in ends),
         "per_minute": rate,
         "used": budget.used,
         "saved": budget.saved,
@@ -121,14 +121,14 @@ def _time_limit_at(results: Results) -> float | None:
 
 
 def best_time(feed: Feed) -> float | None:
-    """Return the scheduler's time of the best report, or None."""
+    """Return the scheduler's time of the report with the best value, or None."""
     best = feed.experiment.best
     time = None if best is None else best.best_metrics.get(time_attr_of(feed.results))
     return float(time) if isinstance(time, int | float) and math.isfinite(time) else None
 
 
 def _rate(began: float, newest: float, ends: list[float]) -> float | None:
-    """Return the trials that ended per minute in the last part of the run; None for few."""
+    """Return how many trials ended per minute in the last part of the run, or None for too few."""
     span = (newest - began) * _RECENT
     if len(ends) < _ENDED_ENOUGH or span <= 0:
         return None

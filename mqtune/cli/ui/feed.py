@@ -1,4 +1,4 @@
-"""Follows the journals of viewed experiments, while somebody views them."""
+"""Follow the journals of experiments while somebody views them on the live page."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ from mqtune.core.text import flatten
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Report, Trial, TrialId, is_number
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, Snapshot, duration, state_in_words, state_of_folder
 from mqtune.results.followed import BrokerSource, Fold, FolderSource, Followed, Replaced, Source
 from mqtune.results.plots.data import PlottedCurve, Read, time_attr_of
 from mqtune.results.results import Results
 
-#: Pause between full replays, as a multiple of the last one's duration.
+#: The pause before the next replay of a whole journal, as a multiple of the last replay's duration.
 AGAIN: Final = 20.0
-#: Cached trials and metrics. A metric of 1,000,000 reports takes 24 MB.
-_LOOKS: Final = 8
-#: Attempts to compute something before it is done under the lock.
+#: The most cached selections of curves. A metric of 1,000,000 reports takes 24 MB.
+_MOST_SELECTIONS: Final = 8
+#: How often to try a computation without the lock before it is done with the lock.
 _TRIES: Final = 5
-
-#: Seconds of computing before a thread sleeps for as long.
+#: A thread computes for these seconds, and then sleeps for as long.
 _SLICE_S: Final = 0.002
-#: So few entries are folded under the lock.
+#: At most this many entries are folded under the lock.
 _FEW: Final = 20
 
 #: The limits that the page shows and changes.
@@ -48,34 +47,34 @@ Curves = dict[str, PlottedCurve]
 T = TypeVar("T")
 
 
-class _Look(NamedTuple):
-    """All metrics of a trial, or a metric of all trials."""
+class _Selection(NamedTuple):
+    """Selected curves: all metrics of a trial, or else one metric of all trials."""
 
     trial: TrialId | None = None
     metric: str = ""
 
 
 class _Turns:
-    """Limits a thread to half of the time."""
+    """Makes a thread sleep for half of its time."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
 
-    def pass_on(self) -> None:
-        """Sleep if the time slice is over."""
+    def sleep_if_due(self) -> None:
+        """Sleep if the time slice is used up."""
         if (took_s := time.monotonic() - self._since) >= _SLICE_S:
-            # Otherwise request threads wait for the GIL at each step.
+            # Otherwise the threads of requests would wait for the GIL at each step.
             time.sleep(took_s)
             self._since = time.monotonic()
 
 
 class _CurveFold(Fold):
-    """An experiment's state, and its reported values.
+    """The state of an experiment, with the curves of its metrics.
 
     Attributes:
-        began_at: its start, by ``time.monotonic()``.
-        results: its results so far.
-        heard: collects counted reports; None if nobody needs them.
+        began_at: when the fold began, by ``time.monotonic()``.
+        results: the experiment's results so far.
+        heard: collects accepted reports. None if they are not needed.
     """
 
     def __init__(self, created: ExperimentCreated, folder: Path, written: Readable) -> None:
@@ -85,12 +84,12 @@ class _CurveFold(Fold):
         self.time_attr = time_attr_of(self.results)
         self.curves: dict[TrialId, Curves] = {}
         self.heard: list[Report] | None = None
-        #: The limits that hold now, as far as the journal has them.
+        #: The experiment's present limits, as far as the journal has them.
         self.limits: dict[str, object] = {}
         self._limit(created.definition)
 
     def take(self, event: Event | Report) -> None:
-        # Nearly all are reports.
+        # Fast for reports, which are nearly all of the events.
         if event.__class__ is RequestAnswered or event.__class__ is DriverStarted:
             self._note_limits(event)
         super().take(event)
@@ -111,32 +110,34 @@ class _CurveFold(Fold):
         if curves is None:
             curves = self.curves[trial.id] = {name: PlottedCurve() for name in self.experiment.objective.metrics}
         for metric, curve in curves.items():
-            curve.take(report.timestamp, report.metrics, self.time_attr, metric)
+            curve.add(report.timestamp, report.metrics, self.time_attr, metric)
         if self.heard is not None:
             self.heard.append(report)
 
 
 class Changes(NamedTuple):
-    """The changed trials, newest change first, and the last included entry's id."""
+    """The trials that changed, the last changed first, up to the entry with the id *entry*."""
 
     entry: str
     trials: list[Trial]
 
 
 class Feed:
-    """One experiment, followed in a thread. ``lock`` freezes it and must be held only briefly.
+    """Follows one experiment in a thread. While ``lock`` is held, the experiment doesn't change.
 
-    Entries are folded as they arrive, though a driver may have processed some in another order (see
-    ``events_in_order``). If so, another thread replays the journal in the driver's order, while news is still folded.
+    Hold the lock only briefly.
+
+    Entries are folded as they arrive. If a driver has processed them in another order (see ``events_in_order``),
+    another thread replays the journal in the driver's order. New entries are folded meanwhile.
 
     Args:
-        place: the experiment's place.
-        is_idle: asked whether the feed may end.
-        settled: called after a whole journal was folded.
+        place: the experiment's folder and broker.
+        is_idle: returns whether the feed may end. It is asked when the feed was unused for some time.
+        settled: called when a whole journal has been folded.
 
     Raises:
-        ConfigurationError: the experiment is missing, or has not begun.
-        BrokerUnavailable: its broker does not answer.
+        ConfigurationError: the experiment does not exist, or has not begun.
+        BrokerUnavailable: the experiment's broker does not answer.
     """
 
     def __init__(
@@ -150,49 +151,49 @@ class Feed:
         self.place = place
         self.lock = threading.RLock()
         self.touched_at = time.monotonic()
-        #: Called in the feed's thread on changes.
+        #: Functions that the feed's thread calls after each change.
         self.listeners: set[Callable[[], None]] = set()
-        #: Empty without a problem.
+        #: Why the journal can't be followed now, or empty.
         self.problem = ""
         self.state = ""
         self._asked_at = -math.inf
-        #: Last read of the journal without an error.
+        #: When the journal was last read without an error.
         self._heard_at = time.monotonic()
         self._is_idle = is_idle
         self._settled = settled
         self._is_closed = threading.Event()
-        #: Entries since the replay began; None outside a replay.
+        #: The entries that arrived since the replay began. None while nothing is replayed.
         self._since: list[Entry] | None = None
-        #: New reports for values being read, and their readers' locks.
-        self._pending: dict[_Look, list[Report]] = {}
+        #: Reports that arrive while a selection is read from the journal, and the locks of its readers.
+        self._pending: dict[_Selection, list[Report]] = {}
         self._reading = Locks()
         with contextlib.ExitStack() as stack:
             self._source, self._state_of, folder = _open_source(place, stack)
-            #: The processed part of the journal.
+            #: The part of the journal's copy that was folded.
             self._written = Snapshot(JournalFile(folder / JOURNAL_FILE), 0)
-            # It has no reference to this object, so that an unused fold is freed immediately.
+            # No reference to this object, so that a replaced fold is freed immediately.
             make = partial(_CurveFold, folder=folder, written=self._written)
             self._followed = Followed(self._source, place.name, make, self._written)
             stack.callback(self._followed.close)
             self._begin(self._followed.fold)
             self._ask_state()
             self._open = stack.pop_all()
-        # Opening may take longer than an idle feed lives.
+        # Opening may take longer than the time after which an unused feed ends.
         self.touched_at = time.monotonic()
         self._thread = threading.Thread(target=self._follow, name=f"mqtune-ui-{place.name}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread and wait for it, but not for a hanging store."""
+        """End the thread, and wait for it. Don't wait long, as the server or disk may hang."""
         self._is_closed.set()
         self._thread.join(4 * self._timing.feed_wait_s)
 
     def read(self) -> Iterator[Entry]:
-        """Yield the processed entries."""
+        """Yield the entries that were folded."""
         return self._written.read()
 
     def changes(self, after: str) -> Changes:
-        """Return the trials that changed after an entry; an empty list without one."""
+        """Return the trials that changed after the entry *after*. If it is empty, return none."""
         with self.lock:
             order, trials = entry_order(after) if after else None, []
             for id_, entry in reversed(self._changed.items()):
@@ -208,7 +209,7 @@ class Feed:
 
     @property
     def last(self) -> str:
-        """The last processed entry's id."""
+        """The id of the last folded entry."""
         return self._followed.last
 
     @property
@@ -225,164 +226,166 @@ class Feed:
 
     @property
     def limits(self) -> Mapping[str, object]:
-        """The limits that hold now, as far as the journal has them."""
+        """The experiment's present limits, as far as the journal has them."""
         return self._fold.limits
 
     def curve_of(self, trial: TrialId) -> PlottedCurve | None:
-        """Return a trial's reports of the only metric. The caller must hold the lock."""
+        """Return a trial's curve of the only metric, or None. The caller must hold the lock."""
         return self._fold.curves.get(trial, {}).get(self.experiment.metric)
 
     def curves_of_best(self) -> Curves:
-        """Return the best trial's reports by metric. The result is empty without a best trial."""
+        """Return the best trial's curves by metric. It is empty without a best trial."""
         with self.lock:
             best = self.experiment.best
             curves = {} if best is None else self._fold.curves.get(best.id, {})
             return {name: curve.copy() for name, curve in curves.items()}
 
     def unlocked(self, make: Callable[[Results], T]) -> T:
-        """Return ``make(results)`` without blocking the feed.
+        """Return ``make(results)``, if possible without holding the lock.
 
-        *make* sees frozen collections, but single trials may change meanwhile.
+        The collections that *make* sees don't change, but trials in them may.
         """
         for _ in range(_TRIES):
             with self.lock:
                 results = copy(self.results)
-                results.experiment = _still(results.experiment)
-            # A trial's collection has grown during iteration.
+                results.experiment = _frozen(results.experiment)
+            # RuntimeError: a collection of a trial was changed while it was iterated.
             with contextlib.suppress(RuntimeError):
                 return make(results)
         with self.lock:
             return make(self.results)
 
     def curves(self, results: Read, metric: str) -> Mapping[TrialId, PlottedCurve]:
-        """Return the reports of each trial in *results*, for pictures.
+        """Return a metric's curve of each trial in *results*, for pictures.
 
-        The first request for a metric that is not optimised reads the whole journal.
+        If the metric is not optimised, its first request reads the whole journal.
         """
         known = results.experiment.trials
-        by_trial = None if metric in self.experiment.objective.metrics else self._looked_at(_Look(metric=metric))
+        by_trial = None if metric in self.experiment.objective.metrics else self._selected(_Selection(metric=metric))
         with self.lock:
-            each = (self._fold.curves if by_trial is None else by_trial).items()
-            found = [(id_, curves[metric]) for id_, curves in each if id_ in known]
-        return {id_: curve.copy() for id_, curve in found}
+            curves_by_trial = (self._fold.curves if by_trial is None else by_trial).items()
+            curves_of_metric = [(id_, curves[metric]) for id_, curves in curves_by_trial if id_ in known]
+        return {id_: curve.copy() for id_, curve in curves_of_metric}
 
     def detail(self, trial: TrialId) -> Curves:
-        """Return a trial's numeric metrics. The first request reads the journal."""
-        by_trial = self._looked_at(_Look(trial))
+        """Return a trial's curves of all numeric metrics. Its first request reads the whole journal."""
+        by_trial = self._selected(_Selection(trial))
         with self.lock:
             return {name: curve.copy() for name, curve in by_trial.get(trial, {}).items()}
 
-    def _looked_at(self, look: _Look) -> dict[TrialId, Curves]:
-        """Return values by trial, kept up to date while recently used."""
-        # Concurrent readers share the first one's result.
-        with self._reading.held(look):
+    def _selected(self, selection: _Selection) -> dict[TrialId, Curves]:
+        """Return the selected curves by trial. They are cached, and then kept up to date."""
+        # Requests for the same selection wait for the first one's result.
+        with self._reading.held(selection):
             with self.lock:
-                found, part = self._looks.pop(look, None), copy(self._written)
-                if found is not None:
-                    self._looks[look] = found
-                    return found
-                pending = self._pending[look] = []
+                curves, part = self._selections.pop(selection, None), copy(self._written)
+                if curves is not None:
+                    self._selections[selection] = curves
+                    return curves
+                pending = self._pending[selection] = []
             try:
-                found = self._read(look, part)
+                curves = self._read(selection, part)
             except BaseException:
-                # Otherwise reports would accumulate forever.
+                # Otherwise reports would be collected forever.
                 with self.lock:
-                    del self._pending[look]
+                    del self._pending[selection]
                 raise
             with self.lock:
-                del self._pending[look]
-                for each in pending:
-                    self._add(found, look, each)
-                self._looks[look] = found
-                while len(self._looks) > _LOOKS:
-                    del self._looks[next(iter(self._looks))]
-                return found
+                del self._pending[selection]
+                for report in pending:
+                    self._add(curves, selection, report)
+                self._selections[selection] = curves
+                while len(self._selections) > _MOST_SELECTIONS:
+                    del self._selections[next(iter(self._selections))]
+                return curves
 
-    def _read(self, look: _Look, part: Snapshot) -> dict[TrialId, Curves]:
-        found: dict[TrialId, Curves] = {}
-        for report in Results(self.experiment, self.results.folder, part).reports(look.trial):
+    def _read(self, selection: _Selection, part: Snapshot) -> dict[TrialId, Curves]:
+        curves: dict[TrialId, Curves] = {}
+        for report in Results(self.experiment, self.results.folder, part).reports(selection.trial):
             if not report.late:
-                self._add(found, look, report)
-        return found
+                self._add(curves, selection, report)
+        return curves
 
     def _begin(self, fold: _CurveFold) -> None:
-        """Continue with a fold of the whole journal."""
+        """Use a new fold of the whole journal, and forget which trials have changed."""
         with self.lock:
-            self._go_on_with(fold)
-            # A replay of another file is obsolete.
+            self._use(fold)
+            # A replay of the replaced file is obsolete.
             self._since = None
-            #: Each trial's last entry since the feed began, newest last.
+            #: The last entry of each trial that has changed since, the newest last.
             self._changed: dict[TrialId, str] = {}
         self._settled()
 
-    def _go_on_with(self, fold: _CurveFold) -> None:
+    def _use(self, fold: _CurveFold) -> None:
         self._followed.fold = fold
-        self._looks: dict[_Look, dict[TrialId, Curves]] = {}
-        self._wait_with_folding(fold.began_at)
+        self._selections: dict[_Selection, dict[TrialId, Curves]] = {}
+        self._schedule_replay(fold.began_at)
 
-    def _wait_with_folding(self, began: float) -> None:
+    def _schedule_replay(self, began: float) -> None:
+        """Set the time of the next replay. *began* is when the last one began."""
         now = time.monotonic()
         self._fold_again_at = now + AGAIN * (now - began)
 
     def _fold_again(self, part: Snapshot, since: list[Entry]) -> None:
-        """Replay part of the journal in the driver's order, then newer entries, and use the result."""
+        """Replay a part of the journal in the driver's order, then newer entries. Use the result."""
         began, turns = time.monotonic(), _Turns()
 
-        def pass_on() -> bool:
-            turns.pass_on()
+        def may_continue() -> bool:
+            turns.sleep_if_due()
             return not self._is_closed.is_set()
 
         fold: _CurveFold | None
         try:
-            fold = self._followed.fold_in_order(part, pass_on)
+            fold = self._followed.fold_in_order(part, may_continue)
             while len(since) > _FEW and not self._is_closed.is_set():
                 with self.lock:
                     some, since[:] = since[:], []
                 for entry in some:
                     fold.take_entry(entry)
-                    turns.pass_on()
+                    turns.sleep_if_due()
         except (MqtuneError, OSError):
-            # The file was replaced or removed, as the following thread will notice.
+            # The file was replaced or removed. The feed's thread will notice that.
             fold = None
         with self.lock:
             if self._since is since:
                 self._since = None
-                self._wait_with_folding(began)
+                self._schedule_replay(began)
                 if fold is not None:
                     for entry in since:
                         fold.take_entry(entry)
-                    self._go_on_with(fold)
+                    self._use(fold)
         self._settled()
         self._tell()
 
-    def _hear(self, report: Report) -> None:
-        for look, pending in self._pending.items():
-            if look.trial in (None, report.trial):
+    def _add_to_selections(self, report: Report) -> None:
+        for selection, pending in self._pending.items():
+            if selection.trial in (None, report.trial):
                 pending.append(report)
-        for look, found in self._looks.items():
-            self._add(found, look, report)
+        for selection, curves in self._selections.items():
+            self._add(curves, selection, report)
 
-    def _add(self, found: dict[TrialId, Curves], look: _Look, report: Report | RecordedReport) -> None:
+    def _add(self, by_trial: dict[TrialId, Curves], selection: _Selection, report: Report | RecordedReport) -> None:
+        """Add a report to the selected curves, if it belongs to them."""
         time_attr = self._fold.time_attr
-        if look.trial is None:
-            curves = found.get(report.trial)
+        if selection.trial is None:
+            curves = by_trial.get(report.trial)
             if curves is None:
-                curves = found[report.trial] = {look.metric: PlottedCurve()}
-            curves[look.metric].take(report.timestamp, report.metrics, time_attr, look.metric)
-        elif look.trial == report.trial:
-            metrics, curves = dict(flatten(report.metrics)), found.setdefault(report.trial, {})
+                curves = by_trial[report.trial] = {selection.metric: PlottedCurve()}
+            curves[selection.metric].add(report.timestamp, report.metrics, time_attr, selection.metric)
+        elif selection.trial == report.trial:
+            metrics, curves = dict(flatten(report.metrics)), by_trial.setdefault(report.trial, {})
             for name, value in metrics.items():
                 if is_number(value) and name != time_attr:
-                    curves.setdefault(name, PlottedCurve()).take(report.timestamp, metrics, time_attr, name)
+                    curves.setdefault(name, PlottedCurve()).add(report.timestamp, metrics, time_attr, name)
 
     def _take_entry(self, entry: Entry) -> None:
         if self._since is not None:
             self._since.append(entry)
-        heard: list[Report] | None = [] if self._looks or self._pending else None
+        heard: list[Report] | None = [] if self._selections or self._pending else None
         self._fold.heard = heard
         changed = self._followed.take(entry)
         for report in heard or ():
-            self._hear(report)
+            self._add_to_selections(report)
         for trial in changed:
             self._changed.pop(trial, None)
             self._changed[trial] = entry.id
@@ -391,14 +394,14 @@ class Feed:
         while not self._is_closed.is_set() and not self._may_end():
             is_new, problem = False, ""
             try:
-                is_new = self._more() | self._ask_state()
+                is_new = self._fold_new() | self._ask_state()
                 self._heard_at = time.monotonic()
             except BrokerUnavailable as error:
-                # The error's own text lacks the total duration.
+                # The error's own text has the duration of one try, and not of all.
                 cause = error.__context__ or error
                 problem = f"no news from Redis for {duration(time.monotonic() - self._heard_at)}: {cause}"
             except (MqtuneError, OSError) as error:
-                problem = str(error) if isinstance(error, MqtuneError) else f"its journal can't be read: {error}"
+                problem = str(error) if isinstance(error, MqtuneError) else f"the journal can't be read: {error}"
             if is_new or problem != self.problem:
                 self.problem = problem
                 self._tell()
@@ -414,7 +417,8 @@ class Feed:
         is_idle = not self.listeners and time.monotonic() - self.touched_at > self._timing.linger_s
         return is_idle and self._is_idle(self)
 
-    def _more(self) -> bool:
+    def _fold_new(self) -> bool:
+        """Fold new entries, and return whether there were any. Start a replay if one is due."""
         try:
             entries = self._source.read(self._timing.feed_wait_s)
         except Replaced:
@@ -443,51 +447,54 @@ class Feed:
         return self.state != before
 
 
-def _still(experiment: Experiment) -> Experiment:
-    """Return a copy of an experiment that gains and loses no trial."""
-    still = copy(experiment)
-    for name, value in vars(still).items():
+def _frozen(experiment: Experiment) -> Experiment:
+    """Return a copy of an experiment whose collections don't change. Its trials are shared."""
+    frozen = copy(experiment)
+    for name, value in vars(frozen).items():
         if isinstance(value, dict | list | deque):
-            setattr(still, name, value.copy())
-    return still
+            setattr(frozen, name, value.copy())
+    return frozen
 
 
 def _open_source(place: Place, stack: contextlib.ExitStack) -> tuple[Source, Callable[[str], str], Path]:
-    """Return an experiment's source of entries, its state in words, and its copy's folder."""
+    """Return an experiment's source of entries, a function for its state, and its copy's folder.
+
+    The function returns the state in words, given the experiment's outcome.
+    """
     if place.folder is None or (place.broker and place.own_folder is None):
         try:
-            return _open_there(place, stack)
+            return _open_on_broker(place, stack)
         except (ConfigurationError, BrokerUnavailable):
-            # The broker has lost the ended experiment, or is gone.
+            # The broker does not answer, or no longer has the experiment.
             if place.folder is None:
                 raise
     return FolderSource(place.folder), partial(state_of_folder, place.folder), place.folder
 
 
-def _open_there(place: Place, stack: contextlib.ExitStack) -> tuple[Source, Callable[[str], str], Path]:
-    """Return the same for a broker's experiment, with a temporary folder."""
+def _open_on_broker(place: Place, stack: contextlib.ExitStack) -> tuple[Source, Callable[[str], str], Path]:
+    """Do the same as ``_open_source`` for an experiment on a broker. The folder is temporary."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
-    with contextlib.ExitStack() as there:
-        folder = Path(there.enter_context(tempfile.TemporaryDirectory(prefix="mqtune-ui-")))
-        handle = there.enter_context(Client(place.broker or "")).experiment(place.name)
-        # The feed itself retries and reports the problem.
+    with contextlib.ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="mqtune-ui-")))
+        handle = opened.enter_context(Client(place.broker or "")).experiment(place.name)
+        # Reads don't retry, as the feed itself does, and reports the problem meanwhile.
         source = BrokerSource(place.broker or "", place.name, patience_s=0, folder=folder)
-        stack.push(there.pop_all())
+        stack.push(opened.pop_all())
 
     def state(outcome: str) -> str:
-        if outcome or (found := handle.state()) is None:
+        if outcome or (driver := handle.state()) is None:
             return outcome
-        return state_in_words(found.outcome, is_driven=found.is_driven, age_s=found.age_s, script=found.script)
+        return state_in_words(driver.outcome, is_driven=driver.is_driven, age_s=driver.age_s, script=driver.script)
 
     return source, state, folder
 
 
 class Feeds:
-    """The feeds of viewed experiments.
+    """The feeds of all experiments that somebody views.
 
     Args:
-        find: returns an experiment's place, or raises ConfigurationError.
+        find: returns the place of an experiment of this name, or raises ConfigurationError.
     """
 
     def __init__(self, find: Callable[[str], Place], timing: Timing = Timing()) -> None:
@@ -499,7 +506,7 @@ class Feeds:
         self._opening = Locks()
 
     def get(self, name: str) -> Feed:
-        """Return the feed of an experiment. It ends after some time without use.
+        """Return the feed of an experiment. Open it if needed. It ends if unused for some time.
 
         Raises:
             as ``Feed``.
@@ -509,7 +516,7 @@ class Feeds:
         place = self._find(name)
         with self._opening.held(name):
             if (feed := self._touched(name)) is None:
-                feed = Feed(place, self._let_go, self.settled, self._timing)
+                feed = Feed(place, self._release, self.settled, self._timing)
                 with self._lock:
                     self._feeds[name] = feed
             return feed
@@ -531,10 +538,11 @@ class Feeds:
                 feed.touched_at = time.monotonic()
             return feed
 
-    def _let_go(self, feed: Feed) -> bool:
+    def _release(self, feed: Feed) -> bool:
+        """Forget a feed if it is still unused. Return whether it is forgotten, and so may end."""
         with self._lock:
             is_idle = not feed.listeners and time.monotonic() - feed.touched_at > self._timing.linger_s
-            # A feed not registered yet is about to be, and must not stop.
+            # A feed that is not yet registered is being opened, and must not end.
             if not is_idle or self._feeds.get(feed.place.name) is not feed:
                 return False
             del self._feeds[feed.place.name]

@@ -1,4 +1,4 @@
-"""The events of an experiment as sentences, for the page's log."""
+"""The events of an experiment in words, for the log on the live page."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from mqtune.core.text import printable
 from mqtune.core.trial import AttemptEnd
 from mqtune.results.frames import Row
 
-#: Lines in one response.
+#: The most lines in one response.
 _MOST: Final = 500
 _REASON_CHARS: Final = 200
-#: Kinds of lines, by which the page filters.
+#: The kinds of lines by which the page can filter.
 TRIALS, STOPS, FAILURES, PEOPLE, DRIVERS = "trials", "stops", "failures", "people", "drivers"
 KINDS: Final = (TRIALS, STOPS, FAILURES, PEOPLE, DRIVERS)
 _DECIDED: Final = {
@@ -56,7 +56,14 @@ _ENDED: Final = {
 
 
 class Line(NamedTuple):
-    """A line of the log: its time, kind, state for the glyph, trial or empty, and text."""
+    """A line of the log.
+
+    Attributes:
+        at: the time, in seconds since the epoch.
+        kind: one of ``KINDS``.
+        state: the state whose glyph is shown.
+        trial: the trial's id, or empty.
+    """
 
     at: float
     kind: str
@@ -66,9 +73,9 @@ class Line(NamedTuple):
 
 
 def log_page(feed: Feed, kind: str = "") -> Row:
-    """Return the newest lines of the log, of one kind or of all.
+    """Return the newest lines of the log, of one kind or of all, and their total number.
 
-    It reads the whole journal, without reports.
+    The whole journal is read, except its reports.
     """
     newest: deque[Line] = deque(maxlen=_MOST)
     total = 0
@@ -80,7 +87,7 @@ def log_page(feed: Feed, kind: str = "") -> Row:
 
 
 def lines_of(events: Iterable[Event]) -> Iterator[Line]:
-    """Yield a line for each event that a person may ask about, in the order of the journal."""
+    """Yield a line for each event that people may be interested in, in the order of the journal."""
     asked: dict[str, Requested] = {}
     workers: dict[str, str] = {}
     for event in events:
@@ -94,8 +101,8 @@ def lines_of(events: Iterable[Event]) -> Iterator[Line]:
                 yield Line(event.at, DRIVERS, "running", "", _with(f"driver {event.driver} began", changes))
             case TrialStaged():
                 begun = "was queued" if event.attempt == 1 else f"was queued again, as attempt {event.attempt}"
-                who = "by hand" if event.by == "user" else ""
-                yield Line(event.at, TRIALS, "queued", event.trial, _with(begun, who, reason=event.reason))
+                by = "by hand" if event.by == "user" else ""
+                yield Line(event.at, TRIALS, "queued", event.trial, _with(begun, by, reason=event.reason))
             case AttemptStarted() if not event.seat:
                 workers[event.trial] = event.worker
                 yield Line(event.at, TRIALS, "running", event.trial, f"started on {printable(event.worker)}")
@@ -141,7 +148,7 @@ def _given(values: Mapping[str, object]) -> str:
 
 
 def _with(text: str, *parts: str, reason: str = "") -> str:
-    """Return a sentence of its non-empty parts, with the reason behind a colon."""
+    """Join the non-empty parts by spaces, and append the reason behind a colon."""
     words = " ".join(part for part in (text, *parts) if part)
     cut = printable(reason[:_REASON_CHARS]).replace("\n", " ")
     return f"{words}: {cut}" if cut else words

@@ -1,4 +1,4 @@
-"""A trial's output, for a page that follows it."""
+"""The output of a trial, for the live page."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from mqtune.core.errors import ConfigurationError, LogUnavailable, MqtuneError
 from mqtune.core.seats import is_seat, seat_in, seat_name
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt
-from mqtune.journal.logs import CHUNK_BYTES, LogExchange, LogStream
+from mqtune.journal.exchange.logs import CHUNK_BYTES, LogExchange, LogStream
 from mqtune.results.logs import Ask, AttemptOutput, attempt_of, with_seat
 
+#: The bytes of earlier output that are shown first.
 _BEFORE_BYTES: Final = 64 * 1024
 _COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Log:
-    """The output of one attempt: from its file, its worker, or else the journal's tail.
+    """Reads the output of an attempt: from its file, its worker, or a part from the journal.
 
     Args:
         feed: the experiment's feed.
-        trial: the id of a trial or seat.
-        stream: the stream.
-        number: the attempt's number; 0 for the last.
+        trial: the id of a trial, or the name of a seat.
+        number: the attempt's number, or 0 for the last attempt.
 
     Raises:
-        ConfigurationError: the trial, attempt or seat is missing.
+        ConfigurationError: the trial, attempt or seat does not exist.
     """
 
     def __init__(self, feed: Feed, trial: str, stream: LogStream, number: int) -> None:
@@ -43,25 +43,26 @@ class Log:
         self._offset = -_BEFORE_BYTES
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._open = contextlib.ExitStack()
+        # Raises an error if the attempt or the seat does not exist.
         self._attempt()
-        self._ask = self._asking()
+        self._ask = self._open_exchange()
 
     def read(self) -> tuple[str, bool]:
-        """Return new output, and whether it is the last."""
+        """Return new output, and whether no more will follow."""
         attempt = self._attempt()
         name, seat = self._feed.experiment.name, seat_name(self._trial, self._seat)
         output = AttemptOutput(name, seat, attempt, self._stream, self._ask)
         try:
             chunk = output.chunk(self._offset)
         except MqtuneError as error:
-            why = str(error) if isinstance(error, LogUnavailable) else f"it can't be asked for: {error}"
+            why = str(error) if isinstance(error, LogUnavailable) else f"the output can't be read: {error}"
             tail = f"{output.tail.decode()}\n" if output.tail else ""
             return _shown(f"{tail}… {why}\n"), True
         self._offset = chunk.offset + len(chunk.data)
         if not chunk.data and chunk.size < chunk.offset:
             self._offset = max(0, chunk.size - CHUNK_BYTES)
             return "\n… output was cut out of the file before it was read here …\n", False
-        # The last bytes may have been written after that read.
+        # The last bytes may have been written after this read, so one more read must be empty.
         is_over = not chunk.data and attempt.end is not None and not chunk.is_open
         return _shown(self._decoder.decode(chunk.data)), is_over
 
@@ -72,8 +73,9 @@ class Log:
         attempts = self._feed.experiment.trials[self._trial].attempts
         return with_seat(attempt_of(attempts, self._trial, self._number), self._trial, self._seat)
 
-    def _asking(self) -> Ask | None:
-        from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+    def _open_exchange(self) -> Ask | None:
+        """Return a function that asks the attempt's worker for output, or None without a server."""
+        from mqtune.journal.server.connection import connect  # noqa: PLC0415 - only this needs redis
 
         url = live_broker(self._feed.place)
         if url is None:
@@ -83,5 +85,5 @@ class Log:
 
 
 def _shown(text: str) -> str:
-    """Return output without colours. Each update of a progress bar becomes a line."""
+    """Return output without colours. Each update of a progress bar gets its own line."""
     return printable(_COLORS.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))

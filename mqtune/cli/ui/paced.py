@@ -1,4 +1,4 @@
-"""Caches expensive responses, so that many pages cost as much as one."""
+"""A cache of expensive responses, so that many open pages cost as much as one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 
 from mqtune.results.frames import Row
 
-#: A value is kept for this multiple of its computing time, which limits it to 5 % of a core.
+#: A value is cached for this multiple of its computing time. So its computation takes at most 5 % of a core.
 _SHARE: Final = 20.0
-#: Capacity, least recently used first out.
+#: The most cached values. The least recently used one is dropped.
 _MOST: Final = 200
 
 
 class Made(NamedTuple):
-    """A cached value, its version, and its expiry by ``time.monotonic()``."""
+    """A cached value. A newer version may be computed at *due_at*, by ``time.monotonic()``."""
 
     value: Row
     version: Hashable
@@ -26,15 +26,15 @@ class Made(NamedTuple):
 
     @property
     def pause_s(self) -> float:
-        """Seconds until a newer one may be made."""
+        """Seconds until a newer version may be computed."""
         return max(0.0, self.due_at - time.monotonic())
 
 
 class Paced:
-    """Values by key, each computed by one thread at a time.
+    """Caches values by key. A key's value is computed by one thread at a time.
 
     Args:
-        at_once: the most computations at the same time; None for no limit.
+        at_once: the most computations at the same time, or None without a limit.
     """
 
     def __init__(self, at_once: int | None = None) -> None:
@@ -44,7 +44,7 @@ class Paced:
         self.locks = Locks()
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], Row]) -> Made:
-        """Return ``make()`` for this version, or a recent result for an earlier one."""
+        """Return ``make()``, or a cached value of this version or, if recent, of an earlier one."""
         with self.locks.held(key):
             with self._lock:
                 made = self._made.get(key)
@@ -55,7 +55,7 @@ class Paced:
                     now = time.monotonic()
                 made = Made(value, version, now + _SHARE * (now - began))
             with self._lock:
-                # Moves it to the end, as most recently used.
+                # The end of the dict has the most recently used value.
                 self._made.pop(key, None)
                 self._made[key] = made
                 while len(self._made) > _MOST:
@@ -64,7 +64,7 @@ class Paced:
 
 
 class Locks:
-    """A lock for each key, discarded when unused."""
+    """A lock for each key. Locks that are not in use are discarded."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class Locks:
 
     @contextlib.contextmanager
     def held(self, key: Hashable) -> Iterator[None]:
-        """Hold the lock of a key."""
+        """Hold the lock of a key within the context."""
         with self._lock:
             self._users[key] += 1
             lock = self._locks.setdefault(key, threading.Lock())

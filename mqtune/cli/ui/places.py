@@ -1,4 +1,4 @@
-"""The shown experiments, and their list."""
+"""The experiments that the live page shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqtune.cli.place import Place, live_broker
 from mqtune.cli.ui.paced import Paced
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal.files.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder, with_waiting
 from mqtune.results.frames import Row
 
@@ -24,19 +24,19 @@ _LISTED: Final = (
 
 
 class Listed(NamedTuple):
-    """Experiments, and the error if the broker's are missing."""
+    """A list of experiments. *problem* is the error if those on the broker are missing."""
 
     rows: list[Row]
     problem: MqtuneError | None
 
 
 class Places:
-    """The shown experiments.
+    """Finds and lists the experiments that the live page shows.
 
     Args:
-        given: the named ones; empty for all.
-        broker: the broker's URL, if any.
-        broker_alone: whether to omit this machine's.
+        given: the experiments that the user named. If empty, all are shown.
+        broker: the broker's URL, or None.
+        broker_alone: whether to omit the experiments on this machine.
     """
 
     def __init__(self, given: Sequence[Place], broker: str | None, *, broker_alone: bool) -> None:
@@ -47,62 +47,62 @@ class Places:
 
     @property
     def only(self) -> str:
-        """The only named experiment, or an empty string."""
+        """The name of the experiment if the user named only one, else an empty text."""
         return next(iter(self._given)) if len(self._given) == 1 else ""
 
     def find(self, name: str) -> Place:
-        """Return an experiment's place.
+        """Return the place of an experiment. On a broker, it need not exist.
 
         Raises:
-            ConfigurationError: it is not shown, or missing.
+            ConfigurationError: the experiment is not shown, or does not exist.
         """
         if self._given:
-            found = self._given.get(name)
+            place = self._given.get(name)
         else:
-            found = self._here().get(name) or (Place(name, None, self.broker) if self.broker else None)
-        if found is None:
+            place = self._here().get(name) or (Place(name, None, self.broker) if self.broker else None)
+        if place is None:
             raise ConfigurationError(f"there is no experiment {name!r} here")
-        return found
+        return place
 
     def near(self, name: str) -> str:
-        """Return the known name that is most similar to *name*, or an empty string."""
-        known = [str(each["name"]) for each in self.listed().rows]
+        """Return the name of a shown experiment that is most similar to *name*, or an empty text."""
+        known = [str(row["name"]) for row in self.listed().rows]
         return next(iter(difflib.get_close_matches(name, known, 1)), "")
 
     def listed(self) -> Listed:
-        """Return summaries of all experiments, the most recently active first.
+        """Return summaries of all shown experiments, the most recently active first.
 
-        The summary of a long journal on a broker is brief.
+        A summary is brief if the experiment has a long journal on a broker.
         """
         here = {name: place for name, place in self._here().items() if not self._given or name in self._given}
         here |= {name: place for name, place in self._given.items() if place.folder is not None}
-        there: list[Row] = []
+        remote: list[Row] = []
         problem = None
         try:
-            there += (each for each in self._there() if not self._given or each["name"] in self._given)
+            remote += (row for row in self._on_broker() if not self._given or row["name"] in self._given)
         except MqtuneError as error:
             problem = error
-        mine, others = listed_once([self._listed_here(place) for place in here.values()], there)
+        local, remote = listed_once([self._listed_here(place) for place in here.values()], remote)
         # The page needs unique names.
-        known = {each["name"] for each in mine}
-        others = [each for each in others if each["name"] not in known]
-        live = [each for each in others if not each.get("outcome")]
-        return Listed([*live, *mine, *(each for each in others if each.get("outcome"))], problem)
+        known = {row["name"] for row in local}
+        remote = [row for row in remote if row["name"] not in known]
+        live = [row for row in remote if not row.get("outcome")]
+        return Listed([*live, *local, *(row for row in remote if row.get("outcome"))], problem)
 
     def check_broker(self) -> None:
         """Check that the broker, if any, answers.
 
         Raises:
-            MqtuneError: it does not answer, or refuses the account.
+            MqtuneError: the broker does not answer, or refuses the account.
         """
         from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
         if self.broker:
-            with Client(self.broker) as there:
-                there.experiments()
+            with Client(self.broker) as client:
+                client.experiments()
 
     def servers(self) -> Iterator[str]:
-        """Yield the URLs of the shown experiments' servers."""
+        """Yield the URL of each server that has a shown experiment."""
         urls = {self.broker or ""}
         for place in self._given.values() or self._here().values():
             if place.folder is not None and (place.folder / SERVER_FOLDER / "url").exists():
@@ -122,24 +122,24 @@ class Places:
         state = state_of_folder(folder, str(made.value.get("outcome") or ""))
         return {**_listed(made.value, state), "name": place.name}
 
-    def _there(self) -> Iterator[Row]:
+    def _on_broker(self) -> Iterator[Row]:
         from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
         if not self.broker:
             return
         url = self.broker
-        with Client(url) as there:
-            for experiment in there.experiments():
+        with Client(url) as client:
+            for experiment in client.experiments():
                 try:
                     if (state := experiment.state()) is not None:
                         key, version = (state.name,), (state.entries, state.is_driven)
-                        made = self._paced.get(key, version, lambda: described_there(state, url, there.place))
+                        made = self._paced.get(key, version, lambda: described_there(state, url, client.place))
                         words = state_in_words(
                             state.outcome, is_driven=state.is_driven, age_s=state.age_s, script=state.script
                         )
                         yield _listed(made.value, words)
                 except BrokerUnavailable:
-                    # The list reports that it is incomplete.
+                    # The caller reports that the list is incomplete.
                     raise
                 except AccessDenied:
                     continue
@@ -149,10 +149,10 @@ class Places:
 
 def _listed(described: Row, state: str) -> Row:
     best, counts = described.get("best"), described.get("statuses")
-    found: Row = {name: described[name] for name in _LISTED if name in described}
-    found["state"] = with_waiting(state, counts if isinstance(counts, dict) else {})
+    row: Row = {name: described[name] for name in _LISTED if name in described}
+    row["state"] = with_waiting(state, counts if isinstance(counts, dict) else {})
     if owner := str(owner_of(described)):
-        found["owner"] = owner
+        row["owner"] = owner
     if isinstance(best, dict):
-        found |= {"best": best["value"], "best_trial": best["trial"]}
-    return found
+        row |= {"best": best["value"], "best_trial": best["trial"]}
+    return row

@@ -1,4 +1,4 @@
-"""An experiment as one file, for people without mqtune."""
+"""Write an experiment to one HTML file, for people without mqtune."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mqtune.results.plots.by_plotly import script
 from mqtune.results.plots.plots import KINDS, Plots
 from mqtune.results.progress import deciders_of
 
-#: The sections of a report, as the page's tabs.
+#: The sections of a report and their pictures. They are the tabs of the live page.
 _SECTIONS: Final = {
     "Overview": ("history", "curves", "pareto"),
     "Parameters": ("importances", "slices", "parallel"),
@@ -46,7 +46,7 @@ _TITLES: Final = {
 
 
 def write_report(view: View, file: Path) -> None:
-    """Write an experiment to an HTML file atomically.
+    """Write an experiment to an HTML file, in one step.
 
     Raises:
         ConfigurationError: the file can't be written.
@@ -60,7 +60,7 @@ def write_report(view: View, file: Path) -> None:
 def _parts(view: View) -> Iterator[str]:
     experiment = view.results.experiment
     style = (ASSETS / "page.css").read_text(encoding="utf-8")
-    # The policy allows only these scripts, identified by their hashes.
+    # The policy allows only these scripts, by their hashes.
     scripts = [path.read_text(encoding="utf-8") for path in (script(), ASSETS / "pictures.js", ASSETS / "report.js")]
     policy = f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {' '.join(map(_hash, scripts))}"
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -81,17 +81,17 @@ def _parts(view: View) -> Iterator[str]:
             yield f'<section class="card chart" data-kind="{kind}"><h3>{_TITLES[kind]}</h3>'
             yield f'<p class="note">{_text(str(pictures[kind]["note"]))}</p><div class="plots"></div></section>'
     yield from _table(experiment)
-    # A text in it could close the script element.
+    # A text in a picture could close the script element.
     data = json.dumps(pictures, allow_nan=False).replace("<", "\\u003c")
     yield f'</main><script type="application/json" id="pictures">{data}</script>'
-    yield from (f"<script>{each}</script>" for each in scripts)
+    yield from (f"<script>{text}</script>" for text in scripts)
 
 
 def _pictures(view: View) -> Iterator[tuple[str, Row]]:
-    # The page itself needs neither library.
+    # Plots itself, unlike results.plot, needs neither Matplotlib nor Plotly.
     plots = Plots(view.results)
     for kind in KINDS:
-        # Importances need further packages, without which a report lacks them.
+        # Importances need further packages. Without these the report has no importances.
         with contextlib.suppress(NothingToDraw, ConfigurationError):
             yield kind, as_figures(plots.draw(kind))
 

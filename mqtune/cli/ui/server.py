@@ -1,4 +1,4 @@
-"""Runs the page's server."""
+"""Run the live page's server."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ from mqtune.cli.ui.app import Page
 from mqtune.cli.ui.places import Places
 from mqtune.core.text import printable
 
-#: How long a computing thread keeps the GIL while another waits. A report needs some ten turns, so Python's 5 ms would
-#: delay it by 50 ms during a picture.
+#: Seconds that a computing thread keeps the GIL while another thread waits. News of a report needs the GIL some ten
+#: times, so Python's default of 5 ms would delay it by 50 ms while a picture is drawn.
 _SWITCH_S: Final = 0.001
-
-
-#: Garbage collection thresholds. The young generation takes some ms; a full collection stops everything for 0.2 s with
-#: 10,000 trials, so it is very rare.
+#: Thresholds of the garbage collector. A collection of the young generation takes some milliseconds. A full one would
+#: stop everything for 0.2 s with 10,000 trials, so it is made very rarely.
 _COLLECTIONS: Final = (50_000, 20, 100)
 
 
 class Server(uvicorn.Server):
-    """A server that ends event streams on exit, or it would wait for them."""
+    """A server that ends event streams when it exits. Otherwise it would wait for them."""
 
     def __init__(self, config: uvicorn.Config, page: Page) -> None:
         super().__init__(config)
@@ -41,7 +39,7 @@ class Server(uvicorn.Server):
         self.end()
 
     def end(self) -> None:
-        """End the server, from any thread."""
+        """End the server. Any thread may call this."""
         self.should_exit = True
         self._page.end()
 
@@ -68,7 +66,7 @@ def serve(listening: socket.socket, host: str, places: Places, names: Iterable[s
     one = f"/e/{quote(places.only, safe='')}" if places.only else ""
     click.echo(f"http://{printable(shown)}:{port}/#token={access.token}{one}  (Ctrl-C ends)")
     page = Page(places, access, steers=steers)
-    # Folded data is no garbage, and scanning it would block everything.
+    # The state of experiments is no garbage, and scanning it would block everything.
     page.feeds.settled = gc.freeze
     gc.set_threshold(*_COLLECTIONS)
     server_of(page).run(sockets=[listening])

@@ -1,4 +1,4 @@
-"""Threads for requests that may block on a store."""
+"""Threads for requests that may block on a server or a disk."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ R = TypeVar("R")
 
 
 class RequestThreads:
-    """Runs functions in daemon threads, a few for each experiment. One event loop uses it.
+    """Runs functions in daemon threads, at most a few for each experiment.
 
-    A hanging store thus blocks no other experiment, nor the process's end.
+    So a hanging server or disk blocks neither requests for other experiments nor the end of the process. Only one event
+    loop may use an instance.
 
     Args:
         at_once: the most threads for one experiment.
@@ -27,7 +28,7 @@ class RequestThreads:
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def run(self, experiment: str, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
-        """Return the function's result, or raise its error."""
+        """Call a function in a thread of the experiment. Return its result, or raise its error."""
         turns = self._turns.get(experiment)
         if turns is None:
             turns = self._turns[experiment] = asyncio.Semaphore(self._at_once)
@@ -36,7 +37,7 @@ class RequestThreads:
         ended: asyncio.Future[R] = loop.create_future()
 
         def end(result: R | None, error: BaseException | None) -> None:
-            # Only now, as an abandoned request leaves a hanging thread.
+            # Not earlier: the thread of an abandoned request may still hang.
             turns.release()
             if ended.cancelled():
                 return
@@ -51,7 +52,7 @@ class RequestThreads:
                 result = function(*args, **options)
             except BaseException as error:  # noqa: BLE001 - the request raises it
                 failure = error
-            # The loop may have closed.
+            # The loop may have been closed meanwhile.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(end, result, failure)
 

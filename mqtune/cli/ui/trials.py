@@ -1,4 +1,4 @@
-"""The table of trials: columns, filter, order and rows."""
+"""The live page's table of trials: its columns, filter, order and rows."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from mqtune.results.frames import Row, trial_rows
 from mqtune.results.plots.data import time_attr_of, time_label_of
 from mqtune.results.results import Results, csv_text
 
-#: mqtune's own keys in reports, hidden by default.
+#: The keys that mqtune itself adds to reports. They are hidden by default.
 BOOKKEEPING: Final = frozenset(
     {ITERATION, TIME_THIS_ITER, TIME_TOTAL, "iterations_since_restore", "time_since_restore_s"}
 )
-#: Limits for one response.
+#: The most rows and columns in one response.
 MOST_ROWS: Final = 1_000
 _MOST_COLUMNS: Final = 200
-#: Parameters and other metrics shown by default.
+#: The most parameters, and the most metrics that are not optimised, that are shown by default.
 _PARAMETERS, _METRICS = 12, 4
-#: Points of a small line.
+#: The points of a trial's small curve.
 _SPARK: Final = 24
-#: Larger integers would lose digits in a browser.
+#: Integers from here on would lose digits in a browser, and are sent as texts.
 _MOST_NUMBER: Final = 2**53
-#: The columns of the scheduler's time at a trial's best, and of its small line.
+#: The column with the scheduler's time of a trial's best report, and the column with its small curve.
 _AT, CURVE = "at", "curve"
 
 
 def chosen(experiment: Experiment, where: str) -> list[Trial]:
-    """Return the filtered trials, best first.
+    """Return the trials that meet a filter, the best first.
 
     Raises:
         click.UsageError: the filter is not a condition.
-        ConfigurationError: as ``selected``.
+        ConfigurationError: no trial has a value of a name in the filter.
     """
     return selected(ranked(experiment), filter_of(where) if where else None)
 
 
 def ordered(feed: Feed, where: str, sort: str, *, reverse: bool) -> Row:
-    """Return the filtered trials' ids in order, their counts by status, and all columns.
+    """Return the ids of the filtered trials in order, their numbers by status, and all columns.
 
-    The default order is best first.
+    *sort* is a column's key. If it is empty, the best trials come first.
 
     Raises:
         as ``chosen``.
@@ -70,42 +70,42 @@ def ordered(feed: Feed, where: str, sort: str, *, reverse: bool) -> Row:
 
 
 def rows_of(feed: Feed, ids: Iterable[str]) -> list[Row]:
-    """Return these trials' current rows, without missing trials."""
+    """Return the present rows of these trials. Missing trials are left out."""
     with feed.lock:
         trials = feed.experiment.trials
         return rows_for(feed, [trials[TrialId(id_)] for id_ in ids if id_ in trials])
 
 
 def statuses_of(feed: Feed, ids: Iterable[str]) -> list[str]:
-    """Return these trials' statuses; empty for a missing trial, as after an overwrite."""
+    """Return the statuses of these trials. After an overwrite, missing ones have empty texts."""
     with feed.lock:
         trials = feed.experiment.trials
         return [trials[TrialId(id_)].status.value if id_ in trials else "" for id_ in ids]
 
 
 def rows_for(feed: Feed, trials: Sequence[Trial]) -> list[Row]:
-    """Return trials with their cells by column key, as numbers or texts.
+    """Return a row for each trial: its cells by the columns' keys, as numbers or texts.
 
     The caller must hold the feed's lock.
     """
     experiment, time_attr = feed.experiment, time_attr_of(feed.results)
-    front = {each.id for each in experiment.pareto_front}
-    found = []
+    front = {trial.id for trial in experiment.pareto_front}
+    rows = []
     for trial in trials:
-        row = _row(experiment, trial, time_attr, is_ahead=trial.id in front)
+        row = _row(experiment, trial, time_attr, is_on_front=trial.id in front)
         curve = feed.curve_of(trial.id)
-        found.append({**row, "curve": [] if curve is None else _spark(curve.value)})
-    return found
+        rows.append({**row, "curve": [] if curve is None else _spark(curve.value)})
+    return rows
 
 
 def _spark(values: Sequence[float]) -> list[float | None]:
-    """Return some values of a curve, for a small line."""
+    """Return a few evenly chosen values of a curve, for a small picture. None stands for NaN."""
     last, points = len(values) - 1, min(len(values), _SPARK)
     kept = (values[place * last // max(1, points - 1)] for place in range(points))
     return [None if math.isnan(value) else _rounded(value) for value in kept]
 
 
-def _row(experiment: Experiment, trial: Trial, time_attr: str, *, is_ahead: bool) -> Row:
+def _row(experiment: Experiment, trial: Trial, time_attr: str, *, is_on_front: bool) -> Row:
     attempt = trial.attempts[-1] if trial.attempts else None
     ran_s = trial.run_s
     if attempt is not None and attempt.started_at is not None and attempt.ended_at is None:
@@ -116,7 +116,7 @@ def _row(experiment: Experiment, trial: Trial, time_attr: str, *, is_ahead: bool
         BEST: _cell(trial.best_value) if trial.has_metric else "",
         _AT: _cell(trial.best_metrics.get(time_attr, "")),
         f"last.{experiment.metric}": _cell(trial.last_metrics.get(experiment.metric, "")),
-        "front": "yes" if is_ahead else "",
+        "front": "yes" if is_on_front else "",
         "feasible": "no" if trial.best_metrics and not experiment.is_feasible(trial) else "",
         "ran_s": _rounded(ran_s) if attempt is not None and attempt.started_at is not None else "",
         "worker": printable(attempt.worker) if attempt is not None else "",
@@ -135,7 +135,7 @@ def _row(experiment: Experiment, trial: Trial, time_attr: str, *, is_ahead: bool
 
 
 def _cell(value: object) -> object:
-    """Return a number, which the page formats by column, or a short text."""
+    """Return a cell's value as a number, which the page formats, or as a short text."""
     if is_number(value) and math.isfinite(value) and abs(value) < _MOST_NUMBER:
         return _rounded(value) if isinstance(value, float) else value
     return short_value(value)
@@ -146,7 +146,7 @@ def _rounded(value: float) -> float:
 
 
 def columns_of(experiment: Experiment, time_attr: str, unit: str) -> list[Row]:
-    """Return the possible columns: key, title, and whether shown at first."""
+    """Return the columns of the table: key, title, kind, and whether each is shown by default."""
     trials, objective = list(experiment.trials.values()), experiment.objective
     parameters = list(dict.fromkeys(name for trial in trials for name, _ in flatten(trial.config)))
     metrics = dict.fromkeys(name for trial in trials for name, _ in flatten(trial.best_metrics))
@@ -174,8 +174,8 @@ def columns_of(experiment: Experiment, time_attr: str, unit: str) -> list[Row]:
         *values,
         *(_column(f"metrics.{name}", name, "metric", is_shown=name in first) for name in others),
         *(
-            _column(f"config.{name}", name, "parameter", is_shown=place < _PARAMETERS)
-            for place, name in enumerate(parameters)
+            _column(f"config.{name}", name, "parameter", is_shown=index < _PARAMETERS)
+            for index, name in enumerate(parameters)
         ),
         _column("ran_s", "duration"),
         _column("worker", "worker"),
@@ -192,7 +192,7 @@ def _column(key: str, title: str, kind: str = "", *, is_shown: bool = True, sort
 
 
 def exported(feed: Feed, ids: Sequence[str]) -> Row:
-    """Return these trials as CSV, as by ``mqtune export``, and a file name."""
+    """Return the name and content of a CSV file with these trials, as from ``mqtune export``."""
 
     def made(results: Results) -> Row:
         rows = {str(row["trial"]): row for row in trial_rows(results.experiment)}
@@ -201,5 +201,5 @@ def exported(feed: Feed, ids: Sequence[str]) -> Row:
             "text": csv_text([rows[id_] for id_ in ids if id_ in rows]),
         }
 
-    # Holding the lock would delay all news.
+    # With the lock, the export would delay the experiment's changes on all pages.
     return feed.unlocked(made)

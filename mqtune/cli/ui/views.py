@@ -1,4 +1,4 @@
-"""The page's data: plain values that a trial may have chosen, never markup."""
+"""The data of the live page, as plain values without markup. Texts may come from user code."""
 
 from __future__ import annotations
 
@@ -53,29 +53,29 @@ from mqtune.results.results import Results
 from mqtune.services.shares.overview import ShareSummary, busy_slots
 from mqtune.trainable.bundle import is_digest
 
-#: Changed trials in one message.
+#: The most changed trials in one message.
 _MOST_CHANGED: Final = 200
-#: The newest trials, searched for names of metrics.
-_LOOKED_AT: Final = 50
+#: Names of metrics are looked for in this many of the newest trials.
+_SEARCHED_TRIALS: Final = 50
 _MOST_PANELS: Final = 12
-#: Bytes of a shown file.
+#: The most bytes of a file that are shown.
 _MOST_SOURCE: Final = 256 * 1024
 _NO_SHARES: Final = (
-    "this account may not read what experiments want of the fleet: make it again with mqtune fleet acl monitor"
+    "this account may not read the demands of experiments: create it again with mqtune fleet acl monitor"
 )
 TRIAL: Final = "trial"
-#: Parameters with the ranges of the best trials, which is no picture of the library.
+#: The kind of the data with the ranges of the best trials, which has no panels.
 _RANGES: Final = "ranges"
-#: Pictures of trials at a common time.
+#: The kinds of pictures that compare trials at a common time of the scheduler.
 _COMPARING: Final = frozenset({"slices", "importances", "parallel", _RANGES})
-#: The level of each trial's best value.
+#: The name of the level of each trial's best value.
 _BEST: Final = "best"
-#: Reasons that are no fault: the experiment's own trials keep the slots busy, or something is about to begin.
+#: Causes that are no fault: the experiment's own trials keep the slots busy, or a trial is about to begin.
 _FINE: Final = frozenset({"running", "driver", "starting", "retry"})
 
 
 def summary(feed: Feed) -> Row:
-    """Return an experiment's summary. Its cost does not depend on the number of trials."""
+    """Return an experiment's summary. The cost does not depend on the number of trials."""
     experiment, best = feed.experiment, feed.experiment.best
     counts = experiment.statuses
     return {
@@ -107,7 +107,7 @@ def _best(trial: Trial) -> Row:
 
 
 def changed(feed: Feed, after: str) -> tuple[str, Row]:
-    """Return the changes after a journal entry, and the last included entry."""
+    """Return the last folded entry's id, with the summary and the rows changed after *after*."""
     with feed.lock:
         changes = feed.changes(after)
         rows = rows_for(feed, changes.trials[:_MOST_CHANGED])
@@ -115,13 +115,13 @@ def changed(feed: Feed, after: str) -> tuple[str, Row]:
 
 
 class Asked(NamedTuple):
-    """A reader's choices for a picture.
+    """A user's choices for a picture. Empty values stand for the defaults.
 
     Attributes:
-        metric: the metric; empty for the experiment's own.
+        metric: the metric, by default the experiment's.
         x: the horizontal axis.
         where: the filter of trials.
-        of: the ids of the only trials.
+        of: the ids of the trials to draw, by default all.
         at: the scheduler's time at which trials are compared, or "best".
         order: the parameters that come first.
     """
@@ -135,11 +135,11 @@ class Asked(NamedTuple):
 
 
 def picture(feed: Feed, kind: str, asked: Asked, *, trial: str = "") -> Row:
-    """Return a picture for Plotly, or why it is empty, and the choices for it.
+    """Return a picture for Plotly, or the reason why it is empty, and the user's choices for it.
 
     Raises:
         click.UsageError: the filter is not a condition.
-        ConfigurationError: the picture, the trial, or a name in the condition is missing.
+        ConfigurationError: the picture or the trial does not exist.
     """
     if kind not in (TRIAL, _RANGES, *KINDS):
         raise ConfigurationError(f"there is no picture {kind!r}")
@@ -152,7 +152,7 @@ def picture(feed: Feed, kind: str, asked: Asked, *, trial: str = "") -> Row:
 
 def as_figures(drawn: Picture) -> Row:
     """Return a picture's panels for Plotly, with its note, scales, levels and shares."""
-    scales = [{**asdict(each), "key": _condition_name(each.name)} for each in drawn.scales]
+    scales = [{**asdict(scale), "key": _condition_name(scale.name)} for scale in drawn.scales]
     return {
         "note": drawn.note,
         "remarks": list(drawn.remarks),
@@ -160,12 +160,12 @@ def as_figures(drawn: Picture) -> Row:
         "panels": panels_of(drawn),
         "scales": scales,
         "levels": None if drawn.levels is None else _described_levels(drawn.levels),
-        "shares": [asdict(each) for each in drawn.shares],
+        "shares": [asdict(share) for share in drawn.shares],
     }
 
 
 def _described_levels(levels: Levels) -> Row:
-    every = [{"at": _level_name(each), "trials": each.count} for each in levels.every]
+    every = [{"at": _level_name(level), "trials": level.count} for level in levels.every]
     return {"unit": levels.unit, "every": every, "shown": _level_name(levels.shown), "trials": levels.shown.count}
 
 
@@ -174,7 +174,7 @@ def _level_name(level: Level) -> str:
 
 
 def _level(text: str) -> float | None:
-    """Return the time of a level's name; None for the default."""
+    """Return the time of a level, given its name. Return None for an empty name, the default."""
     if text == _BEST:
         return BEST
     try:
@@ -184,7 +184,7 @@ def _level(text: str) -> float | None:
 
 
 def _condition_name(name: str) -> str:
-    """Return a parameter's or metric's name in conditions, where an own column may hide it."""
+    """Return a parameter's name in conditions. It differs if a column of trials has that name."""
     return f"config.{name}" if name in OWN_COLUMNS else name
 
 
@@ -210,7 +210,7 @@ def _drawn(feed: Feed, kind: str, asked: Asked) -> Picture:
 
 
 def _some_of(results: Results, asked: Asked) -> Results:
-    """Return results with only the selected trials."""
+    """Return results with only the trials that the user has chosen."""
     if not asked.where and not asked.of:
         return results
     kept = {trial.id for trial in chosen(results.experiment, asked.where)}
@@ -218,13 +218,13 @@ def _some_of(results: Results, asked: Asked) -> Results:
         kept &= set(map(TrialId, asked.of))
     some = copy(results)
     some.experiment = copy(results.experiment)
-    # In the order of creation.
+    # The order of creation is kept.
     some.experiment.trials = {id_: trial for id_, trial in results.experiment.trials.items() if id_ in kept}
     return some
 
 
 def _choices(feed: Feed, kind: str, trial: str) -> Row:
-    """Return the metrics and axes to choose for a picture, with labels."""
+    """Return the metrics and horizontal axes that a user can choose for a picture, with labels."""
     objective, time_attr = feed.experiment.objective, time_attr_of(feed.results)
     if kind == TRIAL:
         names = [
@@ -237,8 +237,8 @@ def _choices(feed: Feed, kind: str, trial: str) -> Row:
     if kind == "curves":
         last: dict[str, object] = {}
         with feed.lock:
-            for each in islice(reversed(feed.experiment.trials.values()), _LOOKED_AT):
-                last |= {name: value for name, value in flatten(each.last_metrics) if is_number(value)}
+            for newest in islice(reversed(feed.experiment.trials.values()), _SEARCHED_TRIALS):
+                last |= {name: value for name, value in flatten(newest.last_metrics) if is_number(value)}
         others = [name for name in _metrics_of(last, objective.metrics) if name != time_attr]
         first = objective.metrics[0] if objective.is_single else "all metrics"
         rest = others[1:] if objective.is_single else others
@@ -253,21 +253,22 @@ def _choices(feed: Feed, kind: str, trial: str) -> Row:
 
 
 def _metrics_of(named: Iterable[str], objective: Sequence[str]) -> list[str]:
-    """Return the experiment's metrics, then others, and mqtune's own last."""
-    there = set(named)
-    others = sorted(there - set(objective), key=lambda name: (name in BOOKKEEPING, name))
-    return [*(name for name in objective if name in there), *others]
+    """Return names of metrics in order: optimised ones, then others, and mqtune's own last."""
+    names = set(named)
+    others = sorted(names - set(objective), key=lambda name: (name in BOOKKEEPING, name))
+    return [*(name for name in objective if name in names), *others]
 
 
 def compared(feeds: Feeds, names: Sequence[str], kind: str) -> Row:
-    """Return a picture of several experiments for Plotly, or the reason for its absence.
+    """Return a picture of several experiments for Plotly, or the reason why it is empty.
 
     Raises:
-        as ``Feeds.get``; and ConfigurationError if the picture is missing.
+        ConfigurationError: the picture does not exist.
+        as ``Feeds.get``.
     """
-    found = {name: feeds.get(name) for name in names[:MOST_COMPARED]}
-    by_name = {feed.experiment.name: feed for feed in found.values()}
-    results = {name: feed.unlocked(lambda results: results) for name, feed in found.items()}
+    chosen_feeds = {name: feeds.get(name) for name in names[:MOST_COMPARED]}
+    by_name = {feed.experiment.name: feed for feed in chosen_feeds.values()}
+    results = {name: feed.unlocked(lambda results: results) for name, feed in chosen_feeds.items()}
     try:
         drawn = Compared(results, lambda read, metric: by_name[read.experiment.name].curves(read, metric)).draw(kind)
     except NothingToDraw as error:
@@ -281,17 +282,17 @@ def summaries(feeds: Feeds, names: Sequence[str]) -> Row:
     Raises:
         as ``Feeds.get``.
     """
-    found = []
+    rows = []
     for name in names[:MOST_COMPARED]:
         feed = feeds.get(name)
         with feed.lock:
             ran_s = updated_at(feed.experiment) - (feed.experiment.created_at or 0.0)
-            found.append({**summary(feed), "ran_s": ran_s})
-    return {"experiments": found}
+            rows.append({**summary(feed), "ran_s": ran_s})
+    return {"experiments": rows}
 
 
 def _trial_picture(feed: Feed, trial: Trial, asked: Asked) -> Picture:
-    """Return a panel for each metric of a trial, or for the selected one."""
+    """Return a panel for each metric of a trial, or for the chosen metric alone."""
     curves = feed.detail(trial.id)
     every = _metrics_of(curves, feed.experiment.objective.metrics)
     names = [asked.metric] if asked.metric in curves else [name for name in every if name not in BOOKKEEPING] or every
@@ -314,7 +315,7 @@ def _trial_picture(feed: Feed, trial: Trial, asked: Asked) -> Picture:
 
 
 def _metric_panel(x_label: str, name: str, curve: PlottedCurve, best: PlottedCurve | None, most: int) -> Panel:
-    """Return a metric of a trial, beside the best trial's if that is known."""
+    """Return a panel with a trial's curve of a metric, and the best trial's if given."""
     series = []
     if best is not None:
         x, y = _thinned(best, most)
@@ -327,27 +328,28 @@ def _metric_panel(x_label: str, name: str, curve: PlottedCurve, best: PlottedCur
 
 
 def _thinned(curve: PlottedCurve, most: int) -> tuple[list[float], list[float]]:
-    places = spread(len(curve.value), most)
-    return [curve.time[place] for place in places], [curve.value[place] for place in places]
+    indexes = spread(len(curve.value), most)
+    return [curve.time[index] for index in indexes], [curve.value[index] for index in indexes]
 
 
 def trial_page(feed: Feed, name: str) -> Row:
-    """Return all facts about a trial, with its config beside the best one's.
+    """Return all data of a trial's page, with its config beside the best trial's.
 
     Raises:
-        ConfigurationError: the trial is missing.
+        ConfigurationError: the trial does not exist.
     """
     with feed.lock:
         trial, experiment = _trial(feed, name), feed.experiment
         best = experiment.best
         compared = None if best is None or best is trial else best.config
         checkpoints = [
-            {"id": each.id, "at": each.at, "metrics": _short_texts(each.metrics)} for each in trial.checkpoints.values()
+            {"id": saved.id, "at": saved.at, "metrics": _short_texts(saved.metrics)}
+            for saved in trial.checkpoints.values()
         ]
         return {
             **described_trial(trial),
             "experiment": experiment.name,
-            "verbs": [verb for verb, what in ACTIONS.items() if trial.status in what.statuses],
+            "verbs": [verb for verb, words in ACTIONS.items() if trial.status in words.statuses],
             "best_trial": None if best is None else best.id,
             "config": _beside(trial.config, compared),
             "metrics": _short_texts(trial.best_metrics),
@@ -355,17 +357,17 @@ def trial_page(feed: Feed, name: str) -> Row:
             "checkpoints": checkpoints,
             "ran_with": [_ran_with(attempt) for attempt in trial.attempts if attempt.environment],
             "history": [
-                {"status": each.status.value, "at": each.at, "reason": each.reason, "by": each.by}
-                for each in trial.history
+                {"status": step.status.value, "at": step.at, "reason": step.reason, "by": step.by}
+                for step in trial.history
             ],
         }
 
 
 def usage(feed: Feed, name: str) -> Row:
-    """Return each attempt's use of its machine as text, if known.
+    """Return in words how each attempt of a trial uses or used its machine, if that is known.
 
     Raises:
-        ConfigurationError: the trial is missing.
+        ConfigurationError: the trial does not exist.
     """
     with feed.lock:
         trial = _trial(feed, name)
@@ -385,34 +387,36 @@ def _usage_row(attempt: Attempt, use: LiveUse | None) -> Row:
 
 
 def _ran_with(attempt: Attempt) -> Row:
-    found = attempt.environment
-    packages, differs = found.get("packages"), found.get("differs")
+    environment = attempt.environment
+    packages, differs = environment.get("packages"), environment.get("differs")
     return {
         "attempt": attempt.number,
-        **{key: _text(found.get(key, "")) for key in ("python", "mqtune", "platform", "code", "bundle")},
+        **{key: _text(environment.get(key, "")) for key in ("python", "mqtune", "platform", "code", "bundle")},
         "packages": _texts(packages) if isinstance(packages, dict) else [],
         "differs": _text(", ".join(map(str, differs)) if isinstance(differs, list) else ""),
     }
 
 
 def code(feed: Feed, name: str, attempt: int, file: str = "") -> Row:
-    """Return the files of an attempt's code, or one of them as text.
+    """Return the names of the files of an attempt's code, or the text of one of them.
 
-    Without a driver's bundle, these are the fingerprints in the definition.
+    If the driver sent no bundle, only the fingerprints of files in the definition are known.
 
     Raises:
-        ConfigurationError: the trial, attempt, file or bundle is missing.
+        ConfigurationError: the trial, attempt, file or bundle does not exist.
         AccessDenied: the account may not read code.
     """
     with feed.lock:
         trial = _trial(feed, name)
         digest = str(attempt_of(trial.attempts, trial.id, attempt).environment.get("bundle"))
     if not is_digest(digest):
-        kept = feed.results.definition.get("code_files") or {}
-        return {"bundle": "", **_listed({path: f"fingerprint {_text(each)}" for path, each in kept.items()})}
+        fingerprints = feed.results.definition.get("code_files") or {}
+        lines = {path: f"fingerprint {_text(fingerprint)}" for path, fingerprint in fingerprints.items()}
+        return {"bundle": "", **_listed(lines)}
     files = find_files(feed.place, digest)
     if not file:
-        return {"bundle": digest, **_listed({path: f"{len(each.content):,} bytes" for path, each in files.items()})}
+        sizes = {path: f"{len(bundled.content):,} bytes" for path, bundled in files.items()}
+        return {"bundle": digest, **_listed(sizes)}
     if file not in files:
         raise ConfigurationError(f"bundle {digest[:12]} has no file {file!r}")
     return {"file": file, "text": _source(files[file].content)}
@@ -448,7 +452,7 @@ def _texts(values: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def _short_texts(values: Mapping[str, object]) -> list[tuple[str, str, str]]:
-    """Return values' names, short forms and full forms."""
+    """Return the name, the short text and the full text of each value."""
     return [(name, short_value(value), _text(value)) for name, value in flatten(values)]
 
 
@@ -458,19 +462,20 @@ def _text(value: object) -> str:
 
 
 def _trial(feed: Feed, name: str) -> Trial:
-    found = feed.experiment.trials.get(TrialId(name))
-    if found is None:
+    trial = feed.experiment.trials.get(TrialId(name))
+    if trial is None:
         raise ConfigurationError(f"experiment {feed.experiment.name!r} has no trial {name!r}")
-    return found
+    return trial
 
 
 def why(places: Places, feeds: Feeds, feed: Feed, name: str = "") -> Row:
-    """Return why a trial waits or, without one, why an experiment does not run.
+    """Return why the trial *name* waits or, if it is empty, why the experiment does not run.
 
-    It is empty if nothing is wrong, as when an experiment's own trials keep the slots busy. ``is_wrong`` says whether somebody may have to act.
+    The text is empty if nothing waits, or if that is normal: for instance, the experiment's own trials use all slots.
+    ``is_wrong`` says whether somebody may have to do something.
 
     Raises:
-        ConfigurationError: the trial is missing.
+        ConfigurationError: the trial does not exist.
     """
     nothing: Row = {"text": "", "way_out": "", "is_wrong": False}
     with feed.lock:
@@ -483,10 +488,10 @@ def why(places: Places, feeds: Feeds, feed: Feed, name: str = "") -> Row:
     try:
         reason = inquiry.reason()
     except MqtuneError:
-        # The server is away or unknown. The journal's age says that nobody drives.
+        # The server does not answer or is not known. The journal's age says that there is no driver.
         if trial is not None or not feed.state.startswith("driver away"):
             return nothing
-        text = f"nobody drives {feed.place.name}, so nothing new starts"
+        text = f"{feed.place.name} has no driver, so nothing new starts"
         return {"text": text, "way_out": f"continue it: mqtune drive {feed.place.name}", "is_wrong": True}
     is_fine = reason.cause in _FINE or (reason.cause == "busy" and runs)
     if (trial is None and is_fine) or (trial is not None and reason.cause == "running"):
@@ -503,39 +508,39 @@ def _waits(feed: Feed) -> bool:
 
 
 def fleet_line(places: Places) -> Row:
-    """Return how many workers there are, and how many of their slots are busy."""
-    found: list[WorkerInfo] = []
+    """Return the numbers of workers, slots, busy slots and impaired workers."""
+    workers: list[WorkerInfo] = []
     for url in places.servers():
-        # The page of the fleet has the error.
+        # The fleet's page shows the error.
         with contextlib.suppress(MqtuneError), open_fleet(url) as fleet:
-            found += fleet.workers()
+            workers += fleet.workers()
     return {
-        "workers": len(found),
-        "busy": sum(map(busy_slots, found)),
-        "slots": sum(info.slots for info in found),
-        "impaired": sum(bool(info.impairments) for info in found),
+        "workers": len(workers),
+        "busy": sum(map(busy_slots, workers)),
+        "slots": sum(info.slots for info in workers),
+        "impaired": sum(bool(info.impairments) for info in workers),
     }
 
 
 def fleet_page(places: Places, feeds: Feeds) -> Row:
-    """Return workers, queues, shares, quotas, running trials, and reasons for waiting."""
+    """Return workers, queues, shares, quotas, running trials, and why experiments wait."""
     workers, queues, shares, quotas, problems = [], [], [], [], []
-    names = {busy_as(name): name for name in (str(each["name"]) for each in places.listed().rows)}
+    names = {busy_as(name): name for name in (str(row["name"]) for row in places.listed().rows)}
     for url in places.servers():
         try:
             with open_fleet(url) as fleet:
-                found = fleet.workers()
+                infos = fleet.workers()
                 workers += [
                     {**described_worker(info), "impaired": "; ".join(map(impairment_text, info.impairments))}
-                    for info in found
+                    for info in infos
                 ]
-                queues += [queue._asdict() for queue in queues_of(fleet, found)]
+                queues += [queue._asdict() for queue in queues_of(fleet, infos)]
             # An experiment's own server has neither shares nor quotas.
             if url != places.broker:
                 continue
-            of_all = shares_on(url, found)
-            shares += [_share(each, names) for each in of_all.shares or ()]
-            quotas += [{**each._asdict(), "pattern": _text(each.pattern)} for each in of_all.quotas or ()]
+            of_all = shares_on(url, infos)
+            shares += [_share(share, names) for share in of_all.shares or ()]
+            quotas += [{**quota._asdict(), "pattern": _text(quota.pattern)} for quota in of_all.quotas or ()]
             if of_all.shares is None:
                 problems.append(_NO_SHARES)
         except MqtuneError as error:
@@ -553,26 +558,26 @@ def fleet_page(places: Places, feeds: Feeds) -> Row:
 
 
 def _share(share: ShareSummary, names: Mapping[str, str]) -> Row:
-    """Return a share. Experiments that are not shown have no name."""
-    found = share._asdict()
-    name = names.get(found.pop("token"), "")
-    return {**found, "experiment": name, "quotas": _text(", ".join(share.quotas))}
+    """Return a share with its experiment's name, which is empty if the page does not show it."""
+    row = share._asdict()
+    name = names.get(row.pop("token"), "")
+    return {**row, "experiment": name, "quotas": _text(", ".join(share.quotas))}
 
 
 def _runs(places: Places, feeds: Feeds) -> list[Run]:
-    found = []
+    runs = []
     for feed in _live(places, feeds):
         with feed.lock:
-            found += sorted(runs_of(feed.experiment))
-    return found
+            runs += sorted(runs_of(feed.experiment))
+    return runs
 
 
 def _runs_with_use(places: Places, feeds: Feeds) -> list[Run]:
-    found: defaultdict[str | None, list[Run]] = defaultdict(list)
+    by_broker: defaultdict[str | None, list[Run]] = defaultdict(list)
     for feed in _live(places, feeds):
         with feed.lock:
-            found[live_broker(feed.place)] += sorted(runs_of(feed.experiment))
-    return [run for url, runs in found.items() for run in with_use(url, runs)]
+            by_broker[live_broker(feed.place)] += sorted(runs_of(feed.experiment))
+    return [run for url, runs in by_broker.items() for run in with_use(url, runs)]
 
 
 def _waiting(places: Places, feeds: Feeds) -> Iterator[Row]:
@@ -587,6 +592,6 @@ def _live(places: Places, feeds: Feeds) -> Iterator[Feed]:
             try:
                 feed = feeds.get(str(listed["name"]))
             except MqtuneError:
-                # The list does not read long journals, and so misses broken ones.
+                # The list does not read long journals, so it does not know that one is broken.
                 continue
             yield feed

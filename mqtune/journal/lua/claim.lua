@@ -14,25 +14,25 @@
 --   undriven    the experiment has no driver, and may start nothing without one
 --   quota       a quota is used up; the attempt counts as staged just now, so its driver publishes it again later
 --   beside      the worker has another seat of the gang
---   after       a gang with the same request was staged before, and lacks a seat
+--   after       a gang with equal resources was staged before, and lacks a seat
 --   seated      this claim reserves a gang's seat, for the lease time since its last repetition
 --   left        this claim has returned a gang's seat
 --
--- The claim of the last seat starts all seats and appends their starts in order. The other seats get that answer when
--- they repeat their claims. An attempt that is not a gang has one seat.
+-- The claim of the last seat starts all seats and appends their starts in order. The other seats are granted when they
+-- repeat their claims. An attempt that is not a gang has one seat.
 --
 -- At most one claim of a seat is ever granted. Repeating it with its token grants it again without journaling twice,
 -- also on a full server.
 
--- Number of earlier staged seats that a claim checks. Several drivers stage at the same time.
+-- The most earlier staged seats that a claim checks.
 local LOOK = 200
 
 local function is_revoked(trial, attempt)
   return redis.call('HEXISTS', KEYS[7], 'revoke/' .. trial .. '/' .. attempt) == 1
 end
 
--- Whether a gang with the same request was staged before and lacks a seat that this worker could take. Gangs thus get
--- their seats in one order, and never deadlock.
+-- Whether a gang with equal resources was staged before and lacks a seat that this worker could take. So gangs get
+-- their seats in the order of staging, and never block one another.
 local function comes_after(prefix, trial, gang, now)
   local seen = {}
   for _, name in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK - 1)) do
@@ -96,7 +96,7 @@ if have[2] == 'staged' then
     redis.call('HSET', KEYS[3], 'seated_until', now + ARGV[6], 'start', ARGV[7], 'address', ARGV[9])
   end
   if lacks then return {'seated', '', '', ''} end
-  -- Not earlier: it frees memory, so a full server would then begin the attempt.
+  -- Not before the first HSET: this frees memory, so a full server would no longer refuse to start the attempt.
   for _, key in ipairs(quotas) do redis.call('ZREMRANGEBYSCORE', key, '-inf', now) end
   for _, name in ipairs(names) do
     if name ~= ARGV[2] then redis.call('HSET', prefix .. name, 'state', 'running') end

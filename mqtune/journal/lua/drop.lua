@@ -3,9 +3,9 @@
 -- KEYS  1 driver  2 meta  3 journal  4 checkpoints
 -- ARGV  1 channel  2 epoch  3 event  4… the checkpoints
 --
--- Returns 1; an error STALEDRIVER if a later driver exists. The same checkpoints are journaled once, as long as no
--- others were dropped in between. They are deleted each time, because a worker may have written one again. Without
--- checkpoints nothing is journaled.
+-- Returns 1; an error STALEDRIVER if a later driver exists. A repeated call journals nothing, unless other checkpoints
+-- were dropped in between. It still deletes them, because a worker may have written one again. Without checkpoints
+-- nothing is journaled.
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end

@@ -7,10 +7,11 @@
 -- Returns 'ended'; 'fenced' if the attempt does not hold the lease; or 'gap', without any change, if that report is
 -- missing here. Idempotent.
 --
--- A gang's attempt ends with its last seat. The journaled end is seat 0's. An earlier end of a failed or returned seat
--- replaces it, because the others end due to it. A seat returned by its worker precedes a failure, since training fails
--- when a part of it is gone. Once seat 0 has orders to end, failures of other seats don't count. The other seats are
--- ordered to stop if seat 0 ended by itself, and otherwise to hand back.
+-- A gang's attempt ends with its last seat, and one end is journaled. Usually it is seat 0's. If another seat failed,
+-- or was returned by its worker, before seat 0 ended, its end is journaled instead, because the other seats end due to
+-- it. A returned seat counts before a failed one, because the loss of one seat makes others fail. Once seat 0 has
+-- orders to end, failures of other seats don't count. With such an end, or seat 0's, the running seats get orders: to
+-- stop if the seat ended by itself, and otherwise to hand back.
 
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'sequence', 'gang')
 if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end

@@ -4,8 +4,8 @@
 -- ARGV  1 milliseconds of the reservation, then for each attempt: attempt, worker, milliseconds for which it has been
 --       importing the trainable, or '' if it is not
 --
--- Returns the number of reserved attempts. Claimed ones and those not staged are skipped. A later call replaces an
--- earlier one; it is idempotent.
+-- Returns the number of reserved attempts. Attempts that are not staged are skipped. A later reservation replaces an
+-- earlier one. Idempotent.
 
 also_when_full('ZREM', KEYS[1])
 local now, count = now_ms(), 0

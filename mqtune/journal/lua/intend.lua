@@ -5,14 +5,14 @@
 --       8 prefix of control channels  9 experiment
 --
 -- A running attempt gets the intent as its orders, and its worker a hint on the control channel. An unclaimed attempt
--- ends immediately. All seats of a gang get the intent, unless it leaves time to save. Seat 0 then needs the others to
--- reach its end, and they get orders after it.
+-- ends immediately. All seats of a gang get the intent. If the intent leaves time to save, only seat 0 gets it, because
+-- it needs the other seats until it has saved. They get orders when seat 0 has ended.
 --
 -- Returns running (the worker will end it), unclaimed (it is ended now), ended (it had ended by itself, or its hash was
 -- deleted or evicted; the decision is journaled anyway) or superseded (nothing is journaled); an error STALEDRIVER
 -- if a later driver exists.
 --
--- Idempotent by attempt and intent, as long as no other was intended in between. Orders are durable, hints are not (see
+-- Idempotent by attempt and intent, unless there was another intent in between. Orders are durable, hints are not (see
 -- order).
 
 -- Intents that leave a trial time to save.
@@ -46,7 +46,7 @@ for _, name in ipairs((seats_of(ARGV[3], have[5]))) do
     retire(prefix .. name)
     redis.call('ZREM', KEYS[5], name)
   end
-  -- Also to the worker of a reserved seat.
+  -- The worker of a reserved seat gets a hint, too.
   if state ~= 'ended' and (is_told or state == 'staged') and worker and worker ~= '' then hint(ARGV[8] .. worker, { { ARGV[9], name, tonumber(ARGV[4]), ARGV[5] } }) end
 end
 if is_running then return 'running' end

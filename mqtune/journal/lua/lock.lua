@@ -30,13 +30,13 @@ if have[1] ~= ARGV[1] then
   if hold_ms == 0 or (until_ms > now and not dead) then
     return {0, have[2] or '', until_ms - now, now - tonumber(have[4] or now), 0}
   end
-  -- The time in microseconds makes it higher than any lost epoch too. No two drivers ever have the same epoch.
+  -- The time in microseconds makes it higher than epochs that the server has lost. No two drivers ever share an epoch.
   local time = redis.call('TIME')
   have[3] = string.format('%.0f', math.max(tonumber(have[3] or '0') + 1, time[1] * 1000000 + time[2]))
   redis.call('HSET', KEYS[1], 'epoch', have[3], 'holder', ARGV[1], 'driver', ARGV[2], 'since', now)
   redis.call('HSET', KEYS[2], 'waits', '', 'read', '')
 end
--- Each time, because another team's driver may have removed it.
+-- At each call, because another team's driver may have removed it.
 if hold_ms > 0 then redis.call('ZADD', KEYS[3], 'NX', now, ARGV[4]) end
 redis.call('HSET', KEYS[2], 'driver_until', now + hold_ms)
 if ARGV[7] then

@@ -1,4 +1,4 @@
--- Return which of a driver's running or staged attempts still exist, and repair their bookkeeping.
+-- Return which of a driver's attempts are still running or staged, and repair the lists of leases and staged attempts.
 --
 -- KEYS  1 driver of the experiment, whose other keys share its prefix and slot
 -- ARGV  1 epoch  2 milliseconds of a restored lease, then for each attempt: trial, attempt

@@ -13,19 +13,19 @@
 --   gone     it neither runs nor waits: its hash, or the entry that ended it, was deleted or evicted. A later attempt
 --            has its own entry. If the driver has read all entries and none of that attempt, the hash is corrupt.
 --
--- If a seat with a counting end has ended before, that end is appended instead of the driver's.
+-- If a seat has already ended the gang (see end), its end is appended instead of the driver's event.
 --
 -- Returns 1 if this driver has ended it, 0 if the guard or that end prevented it; an error STALEDRIVER if a later
 -- driver exists. After 1 the attempt has ended and no claim of it counts; workers of other seats are notified.
 -- Idempotent.
 
--- Maximum number of checked unread entries. A driver with more reads them first.
+-- The most unread entries that are checked. If there are more, the driver must read them first.
 local LOOK = 100
 -- First bytes of each entry of reports: a list of version, kind and body.
 local REPORTS = '\147\1\167reports'
 
 local function has_unread_reports(timestamp)
-  -- The driver knows its last report, as for nearly all lost attempts. It saves time if many are lost.
+  -- Usually the driver has the trial's last report already. This check saves time if many attempts are lost.
   if (tonumber(timestamp or '') or 0) == tonumber(ARGV[7]) then return false end
   local entries = redis.call('XRANGE', KEYS[3], ARGV[8] == '' and '-' or '(' .. ARGV[8], '+', 'COUNT', LOOK)
   for _, entry in ipairs(entries) do
@@ -64,7 +64,7 @@ if ARGV[5] == 'gone' then
     redis.call('ZREM', KEYS[5], name)
     redis.call('ZREM', KEYS[6], name)
   end
-  -- Also if the hash with the number of seats is missing.
+  -- Further seats may exist even if the hash with their number is missing.
   for seat = 1, forget_seats(KEYS[4]) do
     redis.call('ZREM', KEYS[5], ARGV[3] .. '~' .. seat)
     redis.call('ZREM', KEYS[6], ARGV[3] .. '~' .. seat)

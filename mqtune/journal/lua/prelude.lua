@@ -1,7 +1,7 @@
--- Shared functions. Each script is loaded after the ones that it uses. Empty lines separate them.
+-- Shared functions. Empty lines separate them. Each script is loaded together with the functions that it uses.
 
--- Make the script run to its end also on a full server (maxmemory). Such a server refuses only a script whose first
--- write takes memory. This write removes a field that never exists.
+-- Let the script run to its end on a full server (maxmemory), too. Such a server refuses a script only if its first
+-- write takes memory. This write, which must be the first one, removes a field that never exists.
 local function also_when_full(remove, key)
   redis.call(remove, key, '')
 end
@@ -65,8 +65,8 @@ local function seats_of(trial, gang)
   return names, where == 'apart'
 end
 
--- Return an attempt's state and the names of its seats. It is 'running' if a seat runs, 'staged', 'ended' if all have
--- ended, or '' if the hash of a seat is missing or invalid.
+-- Return an attempt's state and the names of its seats. The state is 'running' if a seat runs, 'ended' if all seats
+-- have ended, and 'staged' otherwise. It is '' if the hash of a seat is missing, invalid or another attempt's.
 local function standing(prefix, trial, attempt)
   local state, names, at = 'ended', { trial }, 1
   while names[at] do
@@ -85,8 +85,8 @@ local function standing(prefix, trial, attempt)
   return state, names
 end
 
--- Return a gang's staging time, later than those of all attempts in the queue: several are staged in a millisecond, and
--- claims follow that order.
+-- Return a staging time for a gang: *now*, or just after the latest time in the list. Attempts may be staged in the
+-- same millisecond, and gangs get seats in the order of these times.
 local function last_of(staged, now)
   local last = redis.call('ZRANGE', staged, -1, -1, 'WITHSCORES')[2]
   return last and math.max(now, tonumber(last) + 0.001) or now
@@ -104,7 +104,7 @@ local function blank(trial, ...)
   redis.call('HSET', trial, 'sequence', 0, 'orders', '', 'worker', '', 'token', '', 'ended_by', '', 'saved', '', 'held_until', 0, ...)
 end
 
--- Return the workers' policy (finish or stop) if the driver has been away for longer than the grace period; else ''.
+-- Return the workers' policy ('finish' or 'stop') if the driver has been away for the grace period; else ''.
 local function undriven(meta)
   local have = redis.call('HMGET', meta, 'on_loss', 'loss_ms', 'driver_until')
   if not have[1] or have[1] == 'continue' or not have[3] then return '' end
@@ -132,13 +132,13 @@ local function quotas_of(quotas, experiment)
   return keys, most
 end
 
--- How long the idle list of a quota is kept, in seconds.
+-- How long the list of a quota is kept after its last use, in seconds.
 local KEEP_QUOTA_S = 3600
 
 -- Number of leases set by one command, far below the limit of a Lua function's arguments.
 local LEASES_AT_ONCE = 500
 
--- Set the score of trials, prefixed, in a sorted set.
+-- Set the score of trials in a sorted set. The prefix precedes their names there.
 local function set_scores(key, score, prefix, trials)
   for begin = 1, #trials, LEASES_AT_ONCE do
     local scored = {}
@@ -150,7 +150,7 @@ local function set_scores(key, score, prefix, trials)
   end
 end
 
--- Set the leases of running attempts, and count these under their quotas until then.
+-- Set the leases of running attempts. Until these expire, the attempts count for their quotas.
 local function lease(leases, quotas, experiment, trials, runs_out)
   set_scores(leases, runs_out, '', trials)
   if #trials == 0 then return end
@@ -160,8 +160,8 @@ local function lease(leases, quotas, experiment, trials, runs_out)
   end
 end
 
--- How long the hash of a trial with an ended attempt is kept, in seconds. It answers repeated calls and late messages.
--- Later the trial is unknown, and these are refused as well.
+-- How long the hash of a trial is kept after its attempt has ended, in seconds. With it, repeated calls and late
+-- messages get their answers. Later the trial is unknown, and such calls are refused.
 local KEEP_ENDED_S = 7 * 86400
 
 local function retire(trial)

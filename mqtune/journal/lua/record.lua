@@ -4,8 +4,8 @@
 -- ARGV  1 channel  2 epoch  3 mark, unique to these events  4 definition, or '' to keep it
 --       then the events, at least one
 --
--- Returns 1 if the events are in the journal; an error STALEDRIVER if a later driver exists. Idempotent by the mark, as
--- long as nothing else is recorded in between. The newest definition counts.
+-- Returns 1 if the events are in the journal; an error STALEDRIVER if a later driver exists. Idempotent by the mark,
+-- unless other events were recorded in between.
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end

@@ -1,12 +1,12 @@
--- Renew the leases of a worker's attempts, one experiment after the other. The answers have their orders.
+-- Renew the leases of a worker's attempts of several experiments, and return the attempts' orders.
 --
 -- KEYS  1 quotas  2… meta of each experiment, whose leases and trials share its prefix and slot
 -- ARGV  1 lease in milliseconds  then for each experiment: number of attempts, and for each: trial, attempt, token
 --
 -- Returns for each experiment a list with an answer for each attempt: its orders (see order); 'undriven' instead of
 -- orders to continue, if the experiment has had no driver for too long and its attempts have to end; or 'fenced' if the
--- attempt doesn't hold the lease. An expired lease is renewed unless its attempt was ended as lost. For an experiment
--- with broken keys the list is replaced by the error; other experiments keep their leases. Idempotent.
+-- attempt doesn't hold the lease. An expired lease is renewed unless its attempt was ended as lost. If an experiment's
+-- keys are broken, its result is the error instead of a list; the other experiments' leases are renewed. Idempotent.
 
 local function renewed(meta, from, to)
   local prefix, experiment = string.sub(meta, 1, -5), string.match(meta, '{(.*)}')

@@ -6,8 +6,8 @@
 --       last timestamp, the segment
 --
 -- Returns for each segment: the attempt's orders (see order), 'fenced' if the attempt does not hold the lease, or 'gap'
--- if earlier reports never arrived. While the journal is full, this batch is still written, and attempts without an
--- intent get the order to wait with more. A segment from 0 on without reports only polls the answer.
+-- if earlier reports never arrived. While the journal is full, this batch is still written, but 'wait' is added to the
+-- orders of attempts without an intent. A segment with first sequence number 0 and no reports only asks for the orders.
 --
 -- A journaled segment is not written again, so a batch may be sent any number of times, with the same segments.
 

@@ -1,4 +1,4 @@
--- Journal a request to the driver, with or without a living driver.
+-- Append a request for the driver. No driver needs to run.
 --
 -- KEYS  1 meta  2 journal  3 requests
 -- ARGV  1 channel  2 id of the request  3 event  4 whether a full server accepts it, '1' or '0'

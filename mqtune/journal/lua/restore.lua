@@ -1,6 +1,6 @@
 -- Restore an experiment's data that the server has lost. Called by its driver.
 --
--- KEYS  1 driver  2 meta  3 journal  4 the journal's entries, written before  5 leases  6 staged
+-- KEYS  1 driver  2 meta  3 journal  4 stream with the entries to restore  5 leases  6 staged
 --       7 experiments  8 requests  9 chapters  10… each trial
 -- ARGV  1 channel  2 epoch  3 holder token  4 description of the driver, for users  5 lock time in milliseconds
 --       6 experiment  7 mark, unique to this call  8 definition  9 bytes of those entries

@@ -4,7 +4,7 @@
 -- ARGV  1 channel  2 attempt  3 token  then for each checkpoint: its id, the event
 --
 -- Returns the attempt's orders, with 'wait' while the journal is full; 'fenced' if the attempt does not hold the lease.
--- Idempotent by the last of the checkpoints, as long as the attempt has saved no other in between.
+-- Idempotent by the last of the checkpoints, unless the attempt has saved another one in between.
 
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'orders', 'saved')
 if have[1] ~= ARGV[2] or have[2] ~= ARGV[3] or have[3] ~= 'running' then return 'fenced' end

@@ -2,9 +2,9 @@
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged  6 leases  7… the queue of each seat, if there are queues
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 assignment  6 event
---       7 number of seats and their resources, or '' for one seat  8… the task of each seat, if there are queues
+--       7 number of seats and their resources, or '' for one seat  8… the message of each seat, if there are queues
 --
--- The task is queued here for workers without Celery, and otherwise published later.
+-- Messages for workers without Celery are queued here. Messages for Celery are published later.
 --
 -- Returns 1 if the attempt is staged; 0 if this or a later attempt already was (nothing is journaled twice); an error
 -- STALEDRIVER if a later driver exists. The previous attempt is superseded from here on.
@@ -15,7 +15,7 @@ also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'gang')
 if number(have[1], 0) >= tonumber(ARGV[4]) then return 0 end
 local prefix, now = string.sub(KEYS[4], 1, -1 - #ARGV[3]), now_ms()
--- The previous attempt may have had more.
+-- The previous attempt may have had more seats.
 for seat = 1, have[2] and have[2] ~= '' and forget_seats(KEYS[4]) or 0 do
   redis.call('ZREM', KEYS[5], ARGV[3] .. '~' .. seat)
   redis.call('ZREM', KEYS[6], ARGV[3] .. '~' .. seat)

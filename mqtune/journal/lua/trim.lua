@@ -2,15 +2,15 @@
 --
 -- KEYS  1 driver  2 meta  3 journal  4 chapters
 -- ARGV  1 epoch  2 last entry of the previous chapter, or ''  3 its first entry  4 its last entry
---       5 the bytes of its entries  6 its line
+--       5 the bytes of its entries  6 its line in the list of chapters
 --
 -- Returns the bytes of the remaining entries if the chapter is the last one. Returns -1, without any change, if the
 -- last chapter is not the previous one; if there is no chapter and the journal begins with another entry; or if the
 -- journal lacks the chapter's last entry, as on a server that was set back, or it is the newest one. Returns an error
 -- STALEDRIVER if a later driver exists.
 --
--- The first entry of all is kept beside the journal. Idempotent. Readers see the new chapter and the shorter journal in
--- one step.
+-- The very first entry is kept with the chapters. Idempotent. Readers see the new chapter and the shorter journal at
+-- the same time.
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end

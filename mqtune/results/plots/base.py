@@ -1,4 +1,4 @@
-"""The base of an experiment's pictures: its trials and reports, their looks by status, and notes."""
+"""The common parts of an experiment's pictures: trials, curves, looks by status, and notes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mqtune.results.plots.picture import Picture
 
 MOST_DOTS: Final = 2_000
 MOST_PANELS: Final = 12
-#: A row's height and that around all rows, in pixels.
+#: The height of a row, and the height around all rows, in pixels.
 _ROW_PX, _AROUND_PX = 22, 90
 
 LOOKS: Final[Mapping[TrialStatus, Look]] = {
@@ -40,7 +40,7 @@ LOOKS: Final[Mapping[TrialStatus, Look]] = {
 OTHER: Final = Look(STOPPED, marker="circle", size=5)
 _INFEASIBLE: Final = Look(STOPPED, marker="diamond", size=6)
 BEST_MARK: Final = Look(TEXT, marker="best", size=13, edge=1.6)
-#: Later ones are drawn over earlier ones.
+#: The order of drawing: trials of a later status cover those of an earlier one.
 DRAWN: Final = (*LOOKS, *(status for status in TrialStatus if status not in LOOKS))
 
 
@@ -49,7 +49,7 @@ class PlotBase:
 
     Args:
         results: the experiment.
-        curves: returns the reports of each trial with a metric.
+        curves: returns each trial's curve of a metric, given the results and the metric.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class PlotBase:
         return f"{label(metric)} ({'lower' if self._mode(metric) == 'min' else 'higher'} is better)"
 
     def _valued_and_kept(self, metric: str) -> list[Trial]:
-        """Return the trials with a value, without abandoned ones."""
+        """Return the trials that have a value and were not abandoned."""
         kept = [trial for trial in self._valued(metric) if not trial.is_abandoned]
         if not kept:
             raise self._no_value(metric)
         return kept
 
     def _best_mark(self, x: Callable[[Trial], float], y: Callable[[Trial], float]) -> list[Series]:
-        """Return the mark of the best trial; an empty list without one."""
+        """Return a series with the best trial's mark. Return [] if there is no best trial."""
         best = self._experiment.best
         if best is None or best.id not in self._experiment.trials:
             return []
@@ -118,9 +118,11 @@ class PlotBase:
         y: Callable[[Trial], float],
         every: Sequence[Trial] = (),
     ) -> list[Series]:
-        """Return points by status. *every* has the trials for the legend's counts.
+        """Return a series of points for each status, with *x* and *y* of each trial.
 
-        The default are the drawn ones.
+        Args:
+            trials: the trials to draw.
+            every: the trials that the legend counts. The default is *trials*.
         """
         is_feasible = self._experiment.is_feasible
         totals = Counter(trial.status for trial in every or trials if is_feasible(trial))
@@ -150,12 +152,12 @@ class PlotBase:
 
 
 def in_words(status: TrialStatus) -> str:
-    """Return a status in words, as legends have it."""
+    """Return a status in words, for legends."""
     return "stopped early" if status is TrialStatus.EARLY_STOPPED else status.value
 
 
 def cut_note(total: int, drawn: int, things: str) -> str:
-    """Return how many things are drawn. It is empty if all are."""
+    """Return a note such as "12 of 40 parameters". It is empty if all are drawn."""
     return f"{drawn} of {total:,} {things}" if drawn < total else ""
 
 

@@ -18,7 +18,7 @@ from mqtune.results.plots.panels import GRID, TEXT, TINT, Axis, Panel, Series, S
 #: Pixels per inch, and a file's pixels per pixel of the picture.
 _DPI: Final = 100
 _SHARPNESS: Final = 1.5
-#: In pixels.
+#: The height around the panels, in pixels.
 _AROUND: Final = 110
 _MARKERS: Final = {
     "": "",
@@ -41,12 +41,12 @@ def figure_of(picture: Sheet) -> Figure:
     width, height = picture.size
     figure = Figure(figsize=(width / _DPI, (height + _AROUND) / _DPI), dpi=_DPI, layout="constrained")
     rows = math.ceil(len(picture.panels) / picture.columns)
-    places = list(figure.subplots(rows, picture.columns, squeeze=False).flat)
-    for axes, panel in zip(places, picture.panels, strict=False):
+    cells = list(figure.subplots(rows, picture.columns, squeeze=False).flat)
+    for axes, panel in zip(cells, picture.panels, strict=False):
         _draw(axes, panel, size=10 if len(picture.panels) == 1 else 8)
-    for axes in places[len(picture.panels) :]:
+    for axes in cells[len(picture.panels) :]:
         axes.set_axis_off()
-    figure.suptitle(_plain(f"{picture.title}\n{picture.note}"), x=0.02, ha="left", fontsize=10, color=TEXT)
+    figure.suptitle(_escaped(f"{picture.title}\n{picture.note}"), x=0.02, ha="left", fontsize=10, color=TEXT)
     handles = _handles(picture)
     if len(handles) > 1:
         figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
@@ -67,7 +67,7 @@ def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
         axes.axvspan(*panel.band, color=TINT, zorder=0)
     for x, y, text in panel.texts:
         axes.annotate(
-            _plain(text),
+            _escaped(text),
             (x, y),
             (5, 0),
             textcoords="offset points",
@@ -78,7 +78,7 @@ def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
             zorder=5,
         )
     title = " · ".join(filter(None, (panel.title, panel.note)))
-    axes.set_title(_plain(title), fontsize=size + 1, color=TEXT)
+    axes.set_title(_escaped(title), fontsize=size + 1, color=TEXT)
     axes.grid(color=GRID, axis="both" if panel.x.has_grid else "y")
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=size - 1, colors=TEXT)
@@ -88,7 +88,7 @@ def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
 
 
 def _set_axis(axes: Axes, name: str, axis: Axis, values: Sequence[float], size: int) -> None:
-    getattr(axes, f"set_{name}label")(_plain(axis.label), fontsize=size, color=TEXT)
+    getattr(axes, f"set_{name}label")(_escaped(axis.label), fontsize=size, color=TEXT)
     if axis.is_log:
         getattr(axes, f"set_{name}scale")("log")
     elif not axis.ticks and step_of(values) is not None:
@@ -100,7 +100,7 @@ def _set_axis(axes: Axes, name: str, axis: Axis, values: Sequence[float], size: 
         shown = getattr(axes, f"{name}axis")
         shown.set_major_locator(FixedLocator(places))
         shown.set_minor_locator(NullLocator())
-        getattr(axes, f"set_{name}ticklabels")(list(map(_plain, names)))
+        getattr(axes, f"set_{name}ticklabels")(list(map(_escaped, names)))
         if name == "x" and sum(map(len, names)) > size * 5:
             axes.tick_params(axis="x", labelrotation=30)
 
@@ -132,11 +132,11 @@ def _handles(picture: Sheet) -> dict[str, Line2D]:
     named = [series for panel in picture.panels for series in panel.series if series.name]
     # The first series of a name gives the legend's look.
     return {
-        series.name: Line2D([], [], label=_plain(series.name), **{**_style(series), "alpha": 1})
+        series.name: Line2D([], [], label=_escaped(series.name), **{**_style(series), "alpha": 1})
         for series in reversed(named)
     }
 
 
-def _plain(text: str) -> str:
-    """Return a text without Matplotlib's formulas."""
+def _escaped(text: str) -> str:
+    """Return a text in which Matplotlib finds no formulas: dollar signs are escaped."""
     return text.replace("$", r"\$")

@@ -16,9 +16,9 @@ from mqtune.results.plots.panels import GRID, SURFACE, TEXT, TINT, Axis, Panel, 
 #: Pixels around the panels, and the gap between two panels as a share of the size.
 _TOP, _BOTTOM = 70, 110
 _GAP: Final = 0.09
-#: From this ratio on, logarithmic ticks are powers of ten only.
+#: If values span at least this ratio, logarithmic ticks are powers of ten only.
 _TENS: Final = 100
-#: The symbols of marks, by their names. The others are Plotly's own.
+#: Plotly's symbols for marks. The names of other marks are the same in Plotly.
 _SYMBOLS: Final = {
     "": "circle",
     "x": "x-thin-open",
@@ -55,7 +55,7 @@ def plain(picture: Sheet) -> Row:
     named: set[str] = set()
     for number, panel in enumerate(picture.panels):
         suffix = str(number + 1) if number else ""
-        left, right, bottom, top = _place(picture, number)
+        left, right, bottom, top = _extent(picture, number)
         xaxis, yaxis = _axes(panel)
         layout[f"xaxis{suffix}"] = {**xaxis, "domain": [left, right], "anchor": f"y{suffix}"}
         layout[f"yaxis{suffix}"] = {**yaxis, "domain": [bottom, top], "anchor": f"x{suffix}"}
@@ -70,7 +70,7 @@ def plain(picture: Sheet) -> Row:
 
 
 def panels_of(picture: Sheet) -> list[Row]:
-    """Return each panel as a figure of its own, with title, note and key, in JSON values."""
+    """Return each panel as a figure of its own, in JSON values, with its title, note and key."""
     figures: list[Row] = []
     for panel in picture.panels:
         xaxis, yaxis = _axes(panel)
@@ -91,9 +91,9 @@ def figure_of(picture: Sheet) -> Any:
 
 
 def content_of(picture: Sheet, _: str) -> bytes:
-    """Return a picture as a self-contained page, with plotly.js."""
+    """Return a picture as a self-contained HTML page, with plotly.js."""
     figure = plain(picture)
-    # A text in it could close the script element.
+    # A text in the picture could close the script element.
     parts = (
         json.dumps(part, allow_nan=False).replace("<", "\\u003c")
         for part in (figure["data"], figure["layout"], BUTTONS)
@@ -121,8 +121,8 @@ def _bands(panel: Panel, suffix: str) -> Iterator[Row]:
         yield {"type": "rect", **ends, "fillcolor": TINT, "line": {"width": 0}, "layer": "below"}
 
 
-def _place(picture: Sheet, number: int) -> tuple[float, float, float, float]:
-    """Return the left, right, bottom and top of a panel, as shares of the whole."""
+def _extent(picture: Sheet, number: int) -> tuple[float, float, float, float]:
+    """Return a panel's left, right, bottom and top, as shares of the picture's size."""
     rows, columns = math.ceil(len(picture.panels) / picture.columns), picture.columns
     row, column = divmod(number, columns)
     beside, below = 2 * _GAP / max(2, columns), 2 * _GAP / max(2, rows)
@@ -146,7 +146,7 @@ def _axis(axis: Axis, values: Sequence[float]) -> Row:
 
 
 def _log_ticks(values: Sequence[float]) -> Row:
-    """Return powers of ten as ticks, or with a small span also the numbers between, in one size."""
+    """Return the ticks of a logarithmic axis: powers of ten, or also 2 and 5 of each."""
     positive = [value for value in values if math.isfinite(value) and value > 0]
     spans = bool(positive) and max(positive) / min(positive) >= _TENS
     return {"dtick": 1 if spans else "D2", "tickformat": "~g"}
@@ -217,5 +217,5 @@ def _numbers(values: Sequence[float]) -> list[float | None]:
 
 
 def _text(text: str) -> str:
-    """Return a text without markup for Plotly, except line breaks."""
+    """Return a text with Plotly's markup escaped. Line breaks stay line breaks."""
     return html.escape(text, quote=False).replace("\n", "<br>")

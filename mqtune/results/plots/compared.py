@@ -1,4 +1,4 @@
-"""Pictures of several trials, or several experiments, beside each other."""
+"""Pictures that compare several trials, or several experiments."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from mqtune.results.plots.panels import (
 )
 from mqtune.results.plots.picture import Picture
 
-#: Here colours name experiments or trials, and no states. Further ones are dashed.
+#: In these pictures, colours stand for experiments or trials, not for states. With more of them, lines are dashed.
 _COLORS: Final = (COMPLETED, WARN, RUNNING, PAUSED, TEXT, STOPPED)
 MOST_COMPARED: Final = 10
 _MOST_DOTS, _MOST_PANELS = 300, 12
 
 
 class _Compared(NamedTuple):
-    """An experiment with its name and its look in all pictures."""
+    """An experiment, with the name and the look that it has in all pictures."""
 
     name: str
     results: Read
@@ -55,14 +55,14 @@ class _Compared(NamedTuple):
 
 
 class Compared:
-    """The pictures of several experiments beside each other, by the first metric of each.
+    """The pictures that compare several experiments by the first metric of each.
 
-    Experiments with different metrics, or different directions of one, have panels of their own. Each method raises
-    NothingToDraw if no experiment has data for it.
+    Experiments share a panel if they have the same metric and mode. Each method raises NothingToDraw if no experiment
+    has data for it.
 
     Args:
-        results: by the experiments' names.
-        curves: returns the reports of each trial with a metric. The default reads the journal.
+        results: the experiments by their names. The first ten are drawn.
+        curves: returns each trial's curve of a metric, given the results and the metric. The default reads the journal.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Compared:
         return picture
 
     def runs(self) -> Picture:
-        """Return the best value over the number of begun trials of each experiment."""
+        """Return each experiment's best value so far, over its number of begun trials."""
         return self._picture("best over time", self._panels("trials, in the order in which they began", self._run))
 
     def _run(self, compared: _Compared) -> Series | None:
@@ -91,7 +91,7 @@ class Compared:
         places = [
             (place, value)
             for place, trial in enumerate(trials, 1)
-            if not math.isnan(value := _counted(compared.results, trial, metric))
+            if not math.isnan(value := _ranked_value(compared.results, trial, metric))
         ]
         best = list(accumulate((value for _, value in places), _better(compared.results)))
         kept = spread(len(best), MOST_POINTS // MOST_COMPARED)
@@ -99,7 +99,7 @@ class Compared:
         return Series(compared.name, xs, ys, compared.look) if kept else None
 
     def bests(self) -> Picture:
-        """Return the learning curve of the best trial of each experiment."""
+        """Return the learning curve of each experiment's best trial."""
         times = dict.fromkeys(map(time_label_of, self._results.values()))
         return self._picture("the best trial of each", self._panels(", ".join(times), self._best_curve))
 
@@ -121,7 +121,10 @@ class Compared:
         return panels
 
     def parameters(self) -> Picture:
-        """Return the best value of each trial against shared parameters, or all if none is shared."""
+        """Return each trial's best value against each parameter that at least two experiments have.
+
+        If experiments share no parameter, all parameters are drawn.
+        """
         drawn = {
             name: chosen(results, list(results.experiment.trials.values()), _MOST_DOTS)
             for name, results in self._results.items()
@@ -132,9 +135,9 @@ class Compared:
         }
         panels = []
         for title, group in self._groups().items():
-            those = [axes[compared.name] for compared in group]
-            names = list(dict.fromkeys(name for parameters in those for name in parameters))
-            shared = [name for name in names if sum(name in parameters for parameters in those) > 1] or names
+            group_axes = [axes[compared.name] for compared in group]
+            names = list(dict.fromkeys(name for parameters in group_axes for name in parameters))
+            shared = [name for name in names if sum(name in parameters for parameters in group_axes) > 1] or names
             panels += [self._parameter(name, title, group, drawn, axes) for name in shared]
         return self._picture("parameters", panels[:_MOST_PANELS])
 
@@ -146,29 +149,29 @@ class Compared:
         drawn: Mapping[str, Sequence[Trial]],
         axes: Mapping[str, Mapping[str, ParameterAxis]],
     ) -> Panel:
-        those = {one.name: axes[one.name][parameter] for one in group if parameter in axes[one.name]}
-        # Numbers and texts have no axis in common: the first experiment's counts.
-        has_names = bool(next(iter(those.values())).names)
-        those = {name: axis for name, axis in those.items() if bool(axis.names) == has_names}
-        every = list(dict.fromkeys(name for axis in those.values() for name in axis.names))
+        having = {one.name: axes[one.name][parameter] for one in group if parameter in axes[one.name]}
+        # Numbers and categories can't share an axis. Experiments whose kind differs from the first one's are left out.
+        has_names = bool(next(iter(having.values())).names)
+        having = {name: axis for name, axis in having.items() if bool(axis.names) == has_names}
+        every = list(dict.fromkeys(name for axis in having.values() for name in axis.names))
         series = []
         for compared in group:
-            if compared.name in those:
-                mine = those[compared.name]
+            if compared.name in having:
+                own = having[compared.name]
                 places = [
-                    place if math.isnan(place) or not mine.names else float(every.index(mine.names[int(place)]))
-                    for place in mine.places
+                    place if math.isnan(place) or not own.names else float(every.index(own.names[int(place)]))
+                    for place in own.places
                 ]
                 trials = drawn[compared.name]
                 values = [value_of(compared.results, trial, _metric(compared.results)) for trial in trials]
                 dots = Look(compared.look.color, marker="circle", size=6)
                 series.append(Series(compared.name, places, values, dots, [trial.id for trial in trials]))
         ticks = [(float(place), label(name)) for place, name in enumerate(every)]
-        x = Axis(label(parameter), all(axis.is_log for axis in those.values()), ticks)
+        x = Axis(label(parameter), all(axis.is_log for axis in having.values()), ticks)
         return Panel(x, _values_axis(group, series), series, f"{title} by {label(parameter)}", key=parameter)
 
     def _groups(self) -> dict[str, list[_Compared]]:
-        """Return the experiments by metric and direction, such as "loss ↓"."""
+        """Return the experiments grouped by metric and mode, under names such as "loss ↓"."""
         groups: dict[str, list[_Compared]] = {}
         for place, (name, results) in enumerate(self._results.items()):
             objective = results.experiment.objective
@@ -180,7 +183,7 @@ class Compared:
 
     def _picture(self, title: str, panels: Sequence[Panel]) -> Picture:
         if not any(series.y for panel in panels for series in panel.series):
-            raise NothingToDraw(f"none of {', '.join(self._results)} has anything to draw for that")
+            raise NothingToDraw(f"none of {', '.join(self._results)} has data for this picture")
         sizes = {name: len(results.experiment.trials) for name, results in self._results.items()}
         counts = [f"{name}: {counted(size, 'trial')}" for name, size in sizes.items()]
         return Picture(title, " · ".join(counts), panels)
@@ -195,7 +198,7 @@ def _values_axis(group: Sequence[_Compared], series: Sequence[Series]) -> Axis:
 
 
 def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, PlottedCurve]) -> Panel:
-    """Return the curves of few trials, each in its own colour."""
+    """Return a panel with the curves of a few trials, each in its own colour."""
     series = []
     for place, trial in enumerate(trials):
         curve, look = curves[trial.id], _look_of(place)
@@ -206,7 +209,10 @@ def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Map
 
 
 def lines_apart(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> list[Series]:
-    """Return one series for each trial, named by its id. Colours are those of ``curves_apart``."""
+    """Return a series for each trial, in the colours that trials have in ``curves_apart``.
+
+    *lines* has each trial's id, x and y.
+    """
     looks = [replace(_look_of(place), marker="circle", size=5) for place in range(len(lines))]
     return [joined(f"trial {line[0]}", look, [line]) for line, look in zip(lines, looks, strict=True)]
 
@@ -219,7 +225,7 @@ def _better(results: Read) -> Callable[[float, float], float]:
     return min if results.experiment.objective.modes[0] == "min" else max
 
 
-def _counted(results: Read, trial: Trial, metric: str) -> float:
-    """Return a trial's value. NaN if it is missing, abandoned or violates a constraint."""
+def _ranked_value(results: Read, trial: Trial, metric: str) -> float:
+    """Return a trial's value, or NaN if it has none, was abandoned, or violates a constraint."""
     counts = not trial.is_abandoned and results.experiment.is_feasible(trial)
     return value_of(results, trial, metric) if counts else math.nan

@@ -1,4 +1,4 @@
-"""Data of pictures: reports over time, chosen trials, and parameters on an axis."""
+"""The data of pictures: learning curves, the trials to draw, and parameters on an axis."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from mqtune.schedulers.policy import PolicyStep
 from mqtune.search.kinds import Choice, Domain, Interval, Multiples, ReverseInterval
 from mqtune.search.space import Space, space_of
 
-#: Every browser draws as many points, and people can follow as many lines.
+#: The most points that every browser draws quickly, and the most lines that people can follow.
 MOST_POINTS: Final = 6_000
 MOST_LINES: Final = 200
-#: Others share the last place.
+#: The most categories on an axis. Further ones share one position.
 _MOST_CATEGORIES: Final = 12
 _OTHERS: Final = "others"
-#: Values that span a larger ratio get a logarithmic axis. So do parameters without a search space, by a ratio of their own.
+#: If the greatest value divided by the least exceeds this, the axis is logarithmic. Parameters of an unknown search
+#: space have a larger ratio.
 _LOG_RATIO: Final = 20
 _PARAMETER_LOG_RATIO: Final = 1_000
 
@@ -41,17 +42,17 @@ class Read(Protocol):
 
     @property
     def experiment(self) -> Experiment:
-        """The fold of its events."""
+        """The experiment's state."""
 
     @property
     def definition(self) -> Body:
-        """Its space, scheduler and so on, as plain values."""
+        """The experiment's space, scheduler and so on, as plain values."""
 
     def events(self) -> Iterator[Event | Report]:
-        """Yield all events, and single reports."""
+        """Yield all events and reports in the driver's order."""
 
     def reports(self) -> Iterator[RecordedReport]:
-        """Yield all reports, late ones marked."""
+        """Yield all reports. Late ones are marked."""
 
     def policy(self, trial_id: str) -> list[PolicyStep]:
         """Return the configs of a trial over time."""
@@ -71,13 +72,19 @@ def time_label_of(results: Read) -> str:
 
 @dataclass(slots=True)
 class PlottedCurve:
-    """A trial's reports without late ones: their times, scheduler's times, and metrics or NaN."""
+    """A metric in a trial's reports, without late ones.
+
+    Attributes:
+        at: when each report was made, in seconds since the epoch.
+        time: the scheduler's time of each report.
+        value: the metric in each report, or NaN.
+    """
 
     at: array[float] = field(default_factory=lambda: array("d"))
     time: array[float] = field(default_factory=lambda: array("d"))
     value: array[float] = field(default_factory=lambda: array("d"))
 
-    def take(self, at: float, metrics: Metrics, time_attr: str, metric: str) -> None:
+    def add(self, at: float, metrics: Metrics, time_attr: str, metric: str) -> None:
         """Add the trial's next report."""
         time, value = metrics.get(time_attr), metrics.get(metric)
         self.at.append(at)
@@ -85,18 +92,18 @@ class PlottedCurve:
         self.value.append(value if is_number(value) and math.isfinite(value) else math.nan)
 
     def by_seconds(self) -> PlottedCurve:
-        """Return the curve over the seconds since its first report."""
+        """Return a curve whose times are the seconds since its first report."""
         return PlottedCurve(self.at, array("d", (at - self.at[0] for at in self.at)), self.value)
 
     def copy(self) -> PlottedCurve:
-        """Return a copy of the reports so far, while another thread may add one."""
-        # An added report's value comes last.
+        """Return a copy of the reports so far. Another thread may add one meanwhile."""
+        # ``add`` appends the value last, so only these reports are complete.
         count = len(self.value)
         return PlottedCurve(self.at[:count], self.time[:count], self.value[:count])
 
 
 def curves_of(results: Read, metric: str) -> dict[TrialId, PlottedCurve]:
-    """Return the reports of each trial that has any, in 24 bytes per report."""
+    """Return the metric's curve of each trial with reports. A report takes 24 bytes of memory."""
     time_attr = time_attr_of(results)
     curves: dict[TrialId, PlottedCurve] = {}
     for report in results.reports():
@@ -105,12 +112,15 @@ def curves_of(results: Read, metric: str) -> dict[TrialId, PlottedCurve]:
         curve = curves.get(report.trial)
         if curve is None:
             curve = curves[report.trial] = PlottedCurve()
-        curve.take(report.timestamp, report.metrics, time_attr, metric)
+        curve.add(report.timestamp, report.metrics, time_attr, metric)
     return curves
 
 
 class Copied(NamedTuple):
-    """The copy of another trial's checkpoint, and that checkpoint's scheduler time."""
+    """A trial's start from the checkpoint of another one, *source*.
+
+    *time* is the scheduler's time of that checkpoint.
+    """
 
     trial: TrialId
     source: TrialId
@@ -118,7 +128,7 @@ class Copied(NamedTuple):
 
 
 def copies_of(results: Read) -> Iterator[Copied]:
-    """Yield trials' copies of others, in the order of the journal."""
+    """Yield each start of a trial from another's checkpoint, in the driver's order."""
     time_attr = time_attr_of(results)
     reached: dict[TrialId, float] = {}
     saved: dict[str, float] = {}
@@ -134,13 +144,13 @@ def copies_of(results: Read) -> Iterator[Copied]:
 
 
 def value_of(results: Read, trial: Trial, metric: str) -> float:
-    """Return the value that a trial is ranked by, or NaN if it is missing or infinite."""
+    """Return the value by which a trial is ranked, or NaN if it is missing or infinite."""
     value = trial.best_value if results.experiment.objective.is_single else trial.best_metrics.get(metric, math.nan)
     return value if is_number(value) and math.isfinite(value) else math.nan
 
 
 def chosen(results: Read, trials: Sequence[Trial], most: int) -> list[Trial]:
-    """Return at most *most* trials: the best ones for half of them, and others evenly spread."""
+    """Return at most *most* trials: half of them are the best, the others are evenly spread."""
     if len(trials) <= most:
         return list(trials)
     among = {trial.id for trial in trials}
@@ -158,7 +168,7 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def joined(name: str, look: Look, lines: Iterable[tuple[str, Sequence[float], Sequence[float]]]) -> Series:
-    """Return lines as one series, separated by NaN, each labelled with its name."""
+    """Return lines as one series, separated by NaN. *lines* has each line's label, x and y."""
     x: list[float] = []
     y: list[float] = []
     labels: list[str] = []
@@ -170,7 +180,7 @@ def joined(name: str, look: Look, lines: Iterable[tuple[str, Sequence[float], Se
 
 
 def is_wide(values: Sequence[float], ratio: float = _LOG_RATIO) -> bool:
-    """Return whether values need a logarithmic axis: above 0, and over a larger *ratio*."""
+    """Return whether values need a logarithmic axis: all above 0, the ratio above *ratio*."""
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > ratio
 
@@ -182,31 +192,36 @@ def is_wide_series(series: Iterable[Series]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ParameterAxis:
-    """A hyperparameter: each trial's place on its axis, or NaN, and any names of places."""
+    """The axis of a hyperparameter, with the position of each trial on it.
+
+    Attributes:
+        places: each trial's position: the value, or the index of a category. NaN if the trial lacks the parameter.
+        names: the categories, or empty for numbers.
+        ends: the ends of the parameter's range in the search space, if it is an interval.
+    """
 
     name: str
     places: list[float]
     is_log: bool = False
     names: tuple[str, ...] = ()
-    #: The ends of its range in the search space, if it is an interval.
     ends: tuple[float, float] | None = None
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """The positions and labels of its ticks. It is empty for a plain number axis."""
+        """The positions and labels of the categories. It is empty for numbers."""
         return [(place, label(name)) for place, name in enumerate(self.names)]
 
 
 def parameters_of(results: Read, trials: Sequence[Trial]) -> list[ParameterAxis]:
-    """Return the hyperparameters of these trials, without those that don't differ."""
+    """Return the hyperparameters in which these trials differ. For one trial, return all."""
     configs = [dict(flatten(trial.config)) for trial in trials]
     names = dict.fromkeys(name for config in configs for name in config)
     space = _space_of(results)
     parameters = []
     for name in names:
         values = [config.get(name) for config in configs]
-        is_there = any(value is not None for value in values)
-        if is_there and (len(configs) == 1 or any(not _is_same(value, values[0]) for value in values)):
+        has_values = any(value is not None for value in values)
+        if has_values and (len(configs) == 1 or any(not _is_same(value, values[0]) for value in values)):
             parameters.append(_parameter(name, values, space))
     return parameters
 
@@ -223,8 +238,8 @@ def _space_of(results: Read) -> Space | None:
 
 def _parameter(name: str, values: Sequence[object], space: Space | None) -> ParameterAxis:
     given = [value for value in values if value is not None]
-    is_chosen = _is_chosen(name, given, space)
-    if not is_chosen and all(is_number(value) and math.isfinite(value) for value in given):
+    is_category = _is_category(name, given, space)
+    if not is_category and all(is_number(value) and math.isfinite(value) for value in given):
         places = [float(value) if is_number(value) else math.nan for value in values]
         return ParameterAxis(name, places, _is_log(name, places, space), ends=_ends_of(name, space))
     names = tuple(_categories(name, given, space))
@@ -237,8 +252,8 @@ def _parameter(name: str, values: Sequence[object], space: Space | None) -> Para
     )
 
 
-def _is_chosen(name: str, values: Sequence[object], space: Space | None) -> bool:
-    """Return whether a parameter is a choice among few."""
+def _is_category(name: str, values: Sequence[object], space: Space | None) -> bool:
+    """Return whether a parameter is a choice with few options, and all *values* are among them."""
     options = [
         option
         for domain in _domains_of(name, space)
@@ -258,7 +273,7 @@ def _ends_of(name: str, space: Space | None) -> tuple[float, float] | None:
 
 def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
     domains = _domains_of(name, space)
-    # A scheduler's exploration may have reached a value without a logarithm.
+    # A scheduler may have changed a config to a value that has no logarithm.
     if any(place <= 0 for place in places):
         return False
     if domains:
@@ -270,7 +285,7 @@ def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
 
 
 def _categories(name: str, values: Sequence[object], space: Space | None) -> Iterator[str]:
-    """Yield the names of places: a choice's options in order, then the most frequent values."""
+    """Yield the categories of an axis: options of choices, then the most frequent other values."""
     counts = Counter(map(short_value, values))
     domains = _domains_of(name, space)
     options = [short_value(option) for domain in domains if isinstance(domain, Choice) for option in domain.options]

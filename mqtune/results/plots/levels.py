@@ -1,4 +1,4 @@
-"""Trials compared at a common time of the scheduler, and the ranges of the best ones."""
+"""Compare trials at a common time of the scheduler, and find the ranges of the best ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mqtune.results.plots.data import ParameterAxis, PlottedCurve, Read, time_la
 from mqtune.results.plots.panels import BestShare, Level, Levels, label
 from mqtune.schedulers.halving import levels_of
 
-#: So many trials show the effect of a parameter.
+#: With this many trials, the effect of a parameter shows.
 _ENOUGH: Final = 30
-#: The ranges of fewer trials mean nothing.
+#: The range of the best trials means nothing with fewer trials.
 _FEWEST: Final = 10
-#: The best trials, as a share, and the share of a range that they cover at most where its end is a hint.
+#: The share of trials that count as the best, and the most of a parameter's range that a narrow range covers.
 _BEST: Final = 0.2
 _NARROW: Final = 0.6
-#: How near to an end of a range counts as the end, as a share of the range.
+#: A value this near to the end of a range, as a share of the range, counts as the end.
 _NEAR: Final = 0.02
-#: The levels of a scheduler without rungs, as divisors of the longest time.
+#: Without rungs, the levels are the time of the longest trial, divided by these.
 _DIVISORS: Final = (27, 9, 3, 1)
 _SHOWN_NAMES: Final = 3
 #: The level of each trial's best value.
@@ -31,7 +31,7 @@ BEST: Final = math.inf
 
 
 def rungs_of(results: Read) -> list[float]:
-    """Return the times of the scheduler's rungs; an empty list without rungs."""
+    """Return the times of the scheduler's rungs. The list is empty if it has no rungs."""
     scheduler = results.definition["scheduler"]
     try:
         return levels_of(
@@ -47,22 +47,23 @@ def stops_trials(results: Read) -> bool:
 
 
 def value_at(curve: PlottedCurve, time: float) -> float:
-    """Return the first value that was reported when *time* was reached. Return NaN before."""
+    """Return the first value that was reported at *time* or later. Return NaN without one."""
     place = bisect_left(curve.time, time)
     later = (curve.value[index] for index in range(place, len(curve.value)))
     return next((value for value in later if not math.isnan(value)), math.nan)
 
 
 class CommonLevel:
-    """The values of trials at one level: a chosen one, or the latest with enough trials.
+    """The values of trials at a level: a time of the scheduler at which trials can be compared.
 
-    Without a scheduler there are no levels: completed trials have their best values.
+    The level is the chosen one, or else the latest that enough trials have reached. Without a scheduler there are no
+    levels, and completed trials are compared by their best values.
 
     Args:
         results: the experiment.
-        bests: the best values of the compared trials.
-        curves: returns their reports. It is called only if there are levels.
-        at: the chosen time. ``BEST`` stands for each trial's best value.
+        bests: the best value of each trial to compare.
+        curves: returns the curves of the metric. It is called only if there are levels.
+        at: the chosen level. ``BEST`` stands for each trial's best value.
     """
 
     def __init__(
@@ -111,18 +112,18 @@ def _default(every: Sequence[Level]) -> Level:
     if not timed:
         return every[-1]
     enough = [level for level in timed if level.count >= _ENOUGH]
-    # The latest one of equal counts.
+    # Of levels with equal counts, take the latest.
     return enough[-1] if enough else max(reversed(timed), key=lambda level: level.count)
 
 
 def best_range(parameter: ParameterAxis, values: Sequence[float], *, is_min: bool) -> tuple[float, float] | None:
-    """Return the range of places of the best fifth of the trials. Return None for few trials."""
+    """Return the ends of the best fifth of the trials on the axis, or None for too few trials."""
     places = _best_places(parameter, values, is_min=is_min)
     return (min(places), max(places)) if places else None
 
 
 def share_of(parameter: ParameterAxis, values: Sequence[float], share: float | None, *, is_min: bool) -> BestShare:
-    """Return a parameter's share, with the range of the best fifth of the trials in words."""
+    """Return a parameter's *share*, with the range of the best fifth of the trials in words."""
     places = _best_places(parameter, values, is_min=is_min)
     if not places:
         return BestShare(parameter.name, share, "")
@@ -141,7 +142,8 @@ def number_text(value: float) -> str:
     mantissa, e, exponent = f"{value:.3g}".partition("e")
     if not e:
         return mantissa
-    return f"{value:,.0f}" if 0 <= int(exponent) < 6 else f"{mantissa}e{int(exponent)}"  # noqa: PLR2004 - as "%g" writes
+    is_short = 0 <= int(exponent) < 6  # noqa: PLR2004 - as "%g" writes
+    return f"{value:,.0f}" if is_short else f"{mantissa}e{int(exponent)}"
 
 
 def _best_places(parameter: ParameterAxis, values: Sequence[float], *, is_min: bool) -> list[float]:
@@ -153,7 +155,7 @@ def _best_places(parameter: ParameterAxis, values: Sequence[float], *, is_min: b
 
 
 def _is_at_edge(parameter: ParameterAxis, low: float, high: float) -> bool:
-    """Return whether a narrow range touches one end of the parameter's own."""
+    """Return whether the range is narrow and touches an end of the parameter's own range."""
     if parameter.ends is None or low == high:
         return False
     of = math.log if parameter.is_log else float

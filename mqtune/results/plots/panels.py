@@ -1,4 +1,4 @@
-"""Parts of pictures: panels with axes, and series of points, lines and bars."""
+"""The parts of pictures: panels with axes, and series of points, lines and bars."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Marker = Literal[
     "", "circle", "x", "triangle-up", "square-open", "diamond", "diamond-open", "star", "best", "caret-up", "caret-down"
 ]  # fmt: skip
 
-#: The live page's colours in light mode. Any two states differ with colour blindness, and have a contrast of 3 to white.
+#: The live page's colours in light mode. People with colour blindness can tell any two states apart, and each has a
+#: contrast of 3 to white.
 TEXT, SOFT, GRID, TINT, SURFACE = "#1a1f26", "#57606d", "#e1e5ea", "#e8f0fc", "#ffffff"
 COMPLETED, RUNNING, STOPPED, PAUSED = "#2367c6", "#08775f", "#7f8895", "#9c4a8c"
 WARN, FAILED = "#8f5a00", "#c42b3a"
-#: The same colours by the names of the page's tokens.
+#: The same colours by the names that they have in the live page's style sheet.
 PALETTE: Final = {
     "text": TEXT,
     "soft": SOFT,
@@ -32,23 +33,24 @@ PALETTE: Final = {
     "failed": FAILED,
 }
 
-#: Sizes in pixels, alone and as one of several, and the most per row.
+#: The size of a single panel and of one of several, in pixels, and the most panels in a row.
 PANEL: Final = (820, 460)
 SMALL_PANEL: Final = (400, 300)
 ROW_PANELS: Final = 3
+#: If whole numbers span at most this, each gets a tick.
 _FEW_WHOLE: Final = 10
-#: In characters.
+#: The length of a label, in characters.
 _LABEL_CHARS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis, with its label and unit. *ticks* are named places in place of numbers."""
+    """An axis, whose label includes the unit. *ticks* are named positions instead of numbers."""
 
     label: str
     is_log: bool = False
     ticks: Sequence[tuple[float, str]] = ()
-    #: The default is the data's range and a margin.
+    #: The positions of both ends. The default is the data's range and a margin.
     ends: tuple[float, float] | None = None
     #: Whether a line crosses the panel at each tick. Vertical axes always have them.
     has_grid: bool = False
@@ -56,7 +58,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The look of a series. Without a width it has no line, without a marker no points."""
+    """The look of a series. With a width of 0 it has no line, and without a marker no points."""
 
     color: str
     width: float = 0
@@ -66,7 +68,7 @@ class Look:
     edge: float = 0
     is_dashed: bool = False
     opacity: float = 1.0
-    #: Whether it has a bar from 0 to each x, at y.
+    #: Whether each point is a horizontal bar at y, from 0 to x.
     is_bar: bool = False
 
 
@@ -74,8 +76,8 @@ class Look:
 class Series:
     """Points of one kind. Series with the same name share one legend entry.
 
-    Unnamed series are not in the legend. A NaN breaks a line. ``labels`` name each point, for instance by its trial.
-    ``count`` is the number of trials of this kind, of which some may not be drawn.
+    Unnamed series are not in the legend. NaN breaks a line. ``labels`` has a label for each point, such as its trial.
+    ``count`` is the number of trials of this kind. Some of them may not be drawn.
     """
 
     name: str
@@ -90,7 +92,11 @@ class Series:
 class Panel:
     """The content between two axes.
 
-    *texts* are placed at their x and y, *band* is a tinted range of x, *key* is the parameter or metric of the panel, and *note* a remark on it.
+    Attributes:
+        texts: x, y and a text each.
+        band: a tinted range of x.
+        key: the panel's parameter or metric.
+        note: a remark, shown beside the title.
     """
 
     x: Axis
@@ -105,9 +111,9 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A time of the scheduler for comparisons, and the number of trials that reached it.
+    """A time of the scheduler for comparing trials, and the number of trials that reached it.
 
-    Infinity stands for each trial's best value.
+    A time of infinity stands for each trial's best value.
     """
 
     time: float
@@ -116,7 +122,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """All levels of a metric, their unit, such as "epoch", and the level of this picture."""
+    """All levels at which a picture's trials can be compared, and the shown one.
+
+    *unit* is the name of the scheduler's time, such as "epoch".
+    """
 
     unit: str
     every: Sequence[Level]
@@ -125,10 +134,12 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class BestShare:
-    """A parameter's share of the differences between trials. It is None while it is unknown.
+    """A parameter's importance, and the values of the best trials.
 
-    *best* is the range of the best fifth of the trials in words, and *is_at_edge* whether that touches an end of the
-    parameter's range.
+    Attributes:
+        share: the parameter's share of the variance between trials, or None if it was not computed.
+        best: the range or categories of the best fifth of the trials in words, or empty for few trials.
+        is_at_edge: whether that range touches an end of the parameter's range in the search space.
     """
 
     name: str
@@ -139,7 +150,7 @@ class BestShare:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis of parallel coordinates. Its heights, 0 to 1, are a parameter's range or names."""
+    """An axis of parallel coordinates. Its heights from 0 to 1 stand for *low* to *high*."""
 
     name: str
     low: float
@@ -153,15 +164,15 @@ class Sheet:
     """The panels of a picture, and their layout."""
 
     title: str
-    #: Its basis, and the left out parts.
+    #: The trials that the picture is based on, and the parts that it leaves out.
     note: str
     panels: Sequence[Panel]
-    #: In pixels, for many rows.
+    #: The height of a panel in pixels, if it depends on the number of rows.
     height: int | None = None
     scales: Sequence[Scale] = ()
     levels: Levels | None = None
     shares: Sequence[BestShare] = ()
-    #: The parts of the note that a legend with counts lacks.
+    #: The parts of the note that a legend with counts does not say.
     remarks: Sequence[str] = ()
 
     @property
@@ -170,14 +181,14 @@ class Sheet:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Its width and height in pixels, without title and legend."""
+        """The width and height in pixels, without title and legend."""
         width, height = PANEL if len(self.panels) == 1 else SMALL_PANEL
         rows = math.ceil(len(self.panels) / self.columns)
         return max(PANEL[0], width * self.columns), (self.height or height) * rows
 
 
 def step_of(values: Sequence[float]) -> int | None:
-    """Return 1 if ticks need it: all values are whole, and few whole numbers span them."""
+    """Return 1 if all values are whole and span at most 10, as the step of ticks, else None."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite or max(finite) - min(finite) > _FEW_WHOLE:
         return None
@@ -185,6 +196,6 @@ def step_of(values: Sequence[float]) -> int | None:
 
 
 def label(text: str) -> str:
-    """Return a user's text as a label: on one line, and cut if it is long."""
+    """Return a user's text as a label: on one line, and cut if it is too long."""
     line = printable(text).replace("\n", " ").replace("\t", " ")
     return line if len(line) <= _LABEL_CHARS else f"{line[: _LABEL_CHARS - 1]}…"

@@ -1,4 +1,4 @@
-"""The pictures of an experiment's hyperparameters, with trials compared at one time of the scheduler."""
+"""Pictures of hyperparameters, with trials compared at the same time of the scheduler."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from mqtune.results.plots.panels import COMPLETED, STOPPED, TEXT, Axis, BestShar
 from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.scales import heights_of, in_tiers, names_on, scale_of
 
-#: Trials for importances: the fewest, and the most, for which the forest takes about 5 s.
+#: The fewest and the most trials for importances. With the most, the random forest takes about 5 s.
 _FEWEST, _MOST_FITTED = 20, 500
-#: Trials on the worse side of this percentile are beyond the axis of slices, if there are enough trials.
+#: Slices: trials worse than this percentile are drawn at the end of the axis, if there are at least _ENOUGH trials.
 _PERCENTILE: Final = 93
 _ENOUGH: Final = 20
-#: The axis is cut only if it would shrink to this share of its length.
+#: Slices: the axis is cut there only if it becomes shorter than this share of its length.
 _CUT: Final = 0.6
 #: The width of a category's points and of its median, as shares of the distance between two categories.
 _JITTER, _MEDIAN_WIDTH = 0.4, 0.56
@@ -46,13 +46,13 @@ class ParameterPlots(PlotBase):
     """The pictures of hyperparameters. Arguments and errors are those of ``Plots``."""
 
     def slices(self, metric: str | None = None, at: float | None = None) -> Picture:
-        """Return the value of each trial against its parameters, with a panel for each.
+        """Return the value of each trial against its parameters, with a panel for each parameter.
 
-        Values are compared at one time of the scheduler, so trials that have not reached it are left out. The range of
-        the best fifth is tinted. A panel lacks trials without its parameter, as in another entry of a choice.
+        Values are compared at the same time of the scheduler, so trials that have not reached it are left out. The
+        range of the best fifth of the trials is tinted. A panel lacks trials whose config has no such parameter.
 
         Args:
-            metric: one of the experiment's. The default is its first.
+            metric: a metric of the experiment. The default is its first one.
             at: the scheduler's time, or infinity for each trial's best value. The default is the latest rung that 30
                 trials have reached.
 
@@ -60,7 +60,7 @@ class ParameterPlots(PlotBase):
             ConfigurationError: the experiment has no such metric.
         """
         metric = self._metric(metric)
-        level = self._common(metric, at)
+        level = self._common_level(metric, at)
         valued = [trial for trial in self._trials() if trial.id in level.values]
         trials = chosen(self._results, valued, MOST_DOTS // 2)
         parameters = parameters_of(self._results, trials)
@@ -74,7 +74,7 @@ class ParameterPlots(PlotBase):
         drawn = self._picture(f"{metric} by parameter", panels, trials, level.words, more)
         return replace(drawn, levels=level.levels)
 
-    def _common(self, metric: str, at: float | None) -> CommonLevel:
+    def _common_level(self, metric: str, at: float | None) -> CommonLevel:
         bests = self._bests(metric)
         return CommonLevel(self._results, bests, lambda: self._curves_of(self._results, metric), at)
 
@@ -82,7 +82,7 @@ class ParameterPlots(PlotBase):
         return {trial.id: value_of(self._results, trial, metric) for trial in self._valued_and_kept(metric)}
 
     def _limits(self, values: Sequence[float], metric: str) -> tuple[float, float] | None:
-        """Return the ends of the axis of slices if a few bad trials would flatten the others."""
+        """Return ends of the value axis if a few bad trials would flatten the others, else None."""
         if len(values) < _ENOUGH:
             return None
         is_min = self._mode(metric) == "min"
@@ -128,17 +128,18 @@ class ParameterPlots(PlotBase):
         return Panel(x, y, series, key=parameter.name, band=band, note=_range_note(share))
 
     def parallel(self, *, apart: bool = False, at: float | None = None, order: Sequence[str] = ()) -> Picture:
-        """Return each trial as a line across its parameters and its values, the best ones darkest.
+        """Return each trial as a line across its parameters and its values, the best trials darkest.
 
         Each parameter has its own axis, from the least to the greatest value of any trial.
 
         Args:
             apart: whether each trial has a colour and a name of its own, as in ``curves``.
-            at: the scheduler's time at which trials are compared, as in ``slices``. Named trials have their best values.
+            at: the scheduler's time at which trials are compared, as in ``slices``. With *apart* it is ignored, and
+                trials are compared by their best values.
             order: names of parameters that come first, in this order.
         """
         metrics = self._experiment.objective.metrics
-        level = None if apart else self._common(metrics[0], at)
+        level = None if apart else self._common_level(metrics[0], at)
         compared = self._bests(metrics[0]) if level is None else level.values
         trials = [trial for trial in self._trials() if trial.id in compared]
         every = sorted(
@@ -174,22 +175,22 @@ class ParameterPlots(PlotBase):
         return replace(drawn, scales=scales, levels=None if level is None else level.levels)
 
     def importances(self, metric: str | None = None, at: float | None = None) -> Picture:
-        """Return each parameter's share of the differences between trials, by fANOVA and Optuna.
+        """Return a bar for each parameter: its share of the variance between trials, by fANOVA.
 
-        After Hutter, Hoos and Leyton-Brown, 2014. Values are compared at one time of the scheduler, as in ``slices``. A
-        missing number is replaced by the median of the others'.
+        After Hutter, Hoos and Leyton-Brown, 2014, as implemented in Optuna. Values are compared at the same time of the
+        scheduler, as in ``slices``. If a trial lacks a number, the median of the other trials' numbers replaces it.
 
         Args:
-            metric: one of the experiment's. The default is its first.
+            metric: a metric of the experiment. The default is its first one.
             at: the scheduler's time, as in ``slices``.
 
         Raises:
             ConfigurationError: Optuna or scikit-learn is not installed, or the experiment has no such metric.
         """
         metric = self._metric(metric)
-        level = self._common(metric, at)
+        level = self._common_level(metric, at)
         valued = [trial for trial in self._trials() if trial.id in level.values]
-        # Evenly, as the best ones alone would hide the causes of bad results.
+        # Trials are chosen evenly: the best ones alone would hide the causes of bad results.
         trials = [valued[place] for place in spread(len(valued), _MOST_FITTED)]
         parameters = parameters_of(self._results, trials)
         if len(trials) < _FEWEST:
@@ -200,7 +201,8 @@ class ParameterPlots(PlotBase):
         values = [level.values[trial.id] for trial in trials]
         if len(set(values)) == 1:
             raise self._nothing("importances", f"all values of {metric!r} are the same")
-        # At each trial's best, lengths explain most of the differences. The picture is about parameters.
+        # Best values differ mostly by how long trials ran. The length is fitted too, so that its effect is not
+        # attributed to parameters.
         fitted = (
             [*parameters, *self._lengths(trials)]
             if level.levels is None or level.levels.shown.time == BEST
@@ -209,7 +211,7 @@ class ParameterPlots(PlotBase):
         shares = load_point(EXPORTERS, "optuna").importances(fitted, values)
         explained = sum(shares[: len(parameters)]) or 1.0
         is_min = self._mode(metric) == "min"
-        # The lengths' share comes last, and is left out.
+        # The length's share comes last, and is left out.
         sizes = {parameter.name: share / explained for share, parameter in zip(shares, parameters, strict=False)}
         described = [share_of(parameter, values, sizes[parameter.name], is_min=is_min) for parameter in parameters]
         described.sort(key=lambda described: sizes[described.name], reverse=True)
@@ -218,15 +220,15 @@ class ParameterPlots(PlotBase):
         return replace(drawn, levels=level.levels, shares=described)
 
     def _lengths(self, trials: Sequence[Trial]) -> list[ParameterAxis]:
-        """Return the trials' lengths as a parameter, if they differ."""
+        """Return the trials' lengths in the scheduler's time as a parameter, or [] if all are equal."""
         time_attr = time_attr_of(self._results)
         lengths = [float(_number(trial.last_metrics.get(time_attr), trial.reports)) for trial in trials]
         return [ParameterAxis("", lengths)] if len(set(lengths)) > 1 else []
 
     def ranges(self, metric: str | None = None, at: float | None = None) -> Picture:
-        """Return the ranges of the best trials, as ``importances`` does, without shares."""
+        """Return a picture without panels, whose ``shares`` have the ranges of the best trials."""
         metric = self._metric(metric)
-        level = self._common(metric, at)
+        level = self._common_level(metric, at)
         trials = [trial for trial in self._trials() if trial.id in level.values]
         values, is_min = [level.values[trial.id] for trial in trials], self._mode(metric) == "min"
         shares = [
@@ -236,12 +238,12 @@ class ParameterPlots(PlotBase):
 
 
 def _jitter(number: int, parameter: ParameterAxis) -> float:
-    """Return a point's fixed distance from its category, which keeps points apart."""
+    """Return how far the n-th point is moved from its category's position, to keep points apart."""
     return (number * _GOLDEN % 1 - 0.5) * _JITTER if parameter.names else 0.0
 
 
 def _medians(parameter: ParameterAxis, points: Sequence[tuple[float, float]]) -> list[Series]:
-    """Return the median of each category as a line."""
+    """Return a series with a short line at the median of each category."""
     lines = []
     for place, name in enumerate(parameter.names):
         if values := [value for spot, value in points if spot == place]:

@@ -1,4 +1,4 @@
-"""Pictures as data, for Matplotlib and Plotly alike."""
+"""Pictures as data that both Matplotlib and Plotly can draw."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _DRAWN_BY: Final[Mapping[str, DrawnBy]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Picture(Sheet):
-    """A picture of an experiment, which notebooks draw.
+    """A picture of an experiment. Notebooks draw it.
 
-    Both libraries draw the same data, colours and marks. It does not change while the experiment continues.
+    Matplotlib and Plotly draw the same data, colours and marks. The picture does not change while the experiment
+    continues.
     """
 
     def __repr__(self) -> str:
@@ -43,7 +44,7 @@ class Picture(Sheet):
 
         Raises:
             ConfigurationError: *library* is invalid.
-            MqtuneError: it is not installed.
+            MqtuneError: the library is not installed.
         """
         return frame_of(self.rows(), library)
 
@@ -57,7 +58,7 @@ class Picture(Sheet):
                         yield {"panel": panel.title, "series": series.name, "x": x, "y": y, "label": label}
 
     def figure(self, library: DrawnBy = "matplotlib") -> Any:
-        """Return a figure of Matplotlib or Plotly, to change it or show it elsewhere.
+        """Return the picture as a figure of Matplotlib or Plotly, to change it or show it elsewhere.
 
         Raises:
             ConfigurationError: *library* is invalid, or not installed.
@@ -81,7 +82,7 @@ class Picture(Sheet):
         replace_file(Path(path), [content])
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
-        """Return a notebook's output: interactive with Plotly support, and otherwise an image."""
+        """Return a notebook's output: an interactive figure, and an image if it can't show that."""
         plotly = {**by_plotly.plain(self), "config": by_plotly.BUTTONS}
         bundle: dict[str, object] = {"text/plain": repr(self), "application/vnd.plotly.v1+json": plotly}
         if find_spec("matplotlib") is not None:
@@ -90,7 +91,7 @@ class Picture(Sheet):
 
 
 def drawn_by(path: str | Path) -> DrawnBy:
-    """Return the library that writes a picture of this name.
+    """Return the library that writes a file with this name.
 
     Raises:
         ConfigurationError: the name has another ending.

@@ -61,9 +61,9 @@ from mqtune.results.plots.timeline import Bar, TimelineBar, bars, in_numbers, sl
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Readable rows of a timeline or a lineage.
+#: The most rows of a timeline or a lineage that are readable.
 _MOST_ROWS: Final = 60
-#: The lines of learning curves.
+#: The looks of learning curves.
 _LINES: Final[Mapping[TrialStatus, Look]] = {
     TrialStatus.EARLY_STOPPED: Look(STOPPED, width=1, opacity=0.45),
     TrialStatus.COMPLETED: Look(COMPLETED, width=1.1, opacity=0.75),
@@ -83,15 +83,14 @@ class _Unit(NamedTuple):
 class Plots(ParameterPlots):
     """The pictures of an experiment as it is now, as data for Matplotlib or Plotly.
 
-    Values that are NaN or infinite are left out. Of many trials and reports some are drawn, the best ones among them,
-    so a picture has a few thousand points. Its note says so.
+    Values that are NaN or infinite are left out. If there are too many trials or reports, only some are drawn, with the
+    best ones among them, so that a picture has a few thousand points. The picture's note says so.
 
     Each method raises NothingToDraw if the experiment has no data for it, and CopyIncomplete as ``Results.reports``.
     All but ``pareto`` and ``timeline`` read all reports.
 
     Args:
-        curves: returns the reports of each trial with a metric. The default reads the journal.
-
+        curves: returns each trial's curve of a metric, given the results and the metric. The default reads the journal.
     """
 
     def draw(self, kind: str, **choices: object) -> Picture:
@@ -99,7 +98,7 @@ class Plots(ParameterPlots):
 
         Raises:
             ConfigurationError: the name is unknown.
-            NothingToDraw: as the method of this name.
+            NothingToDraw: the experiment has no data for the picture.
         """
         if kind not in KINDS:
             raise ConfigurationError(f"there is no plot {kind!r}; there are {', '.join(KINDS)}")
@@ -107,12 +106,11 @@ class Plots(ParameterPlots):
         return picture
 
     def history(self, by: str = "time") -> Picture:
-        """Return the best value so far, and each trial's best when it was reported.
-
-        It has a panel for each metric.
+        """Return the best value so far, and each trial's best value, with a panel for each metric.
 
         Args:
-            by: "time", or "trial" for the trials' numbers in the order of their begins.
+            by: the horizontal axis: "time" when values were reported, or "trial" for the trials in the order in which
+                they began.
         """
         of = self._history_by_trial if by == "trial" else self._history_of
         return self._picture("best so far", list(map(of, self._experiment.objective.metrics)), self._trials())
@@ -136,18 +134,18 @@ class Plots(ParameterPlots):
         curves = {
             id_: curve
             for id_, curve in self._curves(metric).items()
-            if not self._experiment.trials[id_].is_abandoned and self._best_place(curve.value, metric) is not None
+            if not self._experiment.trials[id_].is_abandoned and self._best_index(curve.value, metric) is not None
         }
         if not curves:
             raise NothingToDraw(
-                f"no trial of {self._experiment.name} has a number for {metric!r}, but those that were abandoned"
+                f"experiment {self._experiment.name!r}: only abandoned trials have a number for {metric!r}"
             )
         at = np.concatenate([np.frombuffer(curve.at) for curve in curves.values()])
         value = np.concatenate([np.frombuffer(curve.value) for curve in curves.values()])
         start = self._start(at.min())
         unit = _unit_of(at.max() - start)
         dots = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], MOST_DOTS)
-        places = {trial.id: self._counted_place(trial, curves[trial.id].value, metric) for trial in dots}
+        places = {trial.id: self._ranked_index(trial, curves[trial.id].value, metric) for trial in dots}
 
         def x_of(trial: Trial) -> float:
             return (curves[trial.id].at[places[trial.id] or 0] - start) / unit.seconds
@@ -171,27 +169,31 @@ class Plots(ParameterPlots):
     def _feasible(
         self, curves: Mapping[TrialId, PlottedCurve], metric: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the times and values of feasible trials' counted reports.
+        """Return the times and values of the reports by which feasible trials are ranked.
 
         It is not known whether their other reports meet the constraints.
         """
         at, value = [], []
         for id_, curve in curves.items():
             trial = self._experiment.trials[id_]
-            place = self._counted_place(trial, curve.value, metric) if self._experiment.is_feasible(trial) else None
+            place = self._ranked_index(trial, curve.value, metric) if self._experiment.is_feasible(trial) else None
             if place is not None:
                 at.append(curve.at[place])
                 value.append(curve.value[place])
         return np.asarray(at), np.asarray(value)
 
-    def _counted_place(self, trial: Trial, values: Sequence[float], metric: str) -> int | None:
-        """Return the index of a trial's best value, or with constraints of its counted one."""
+    def _ranked_index(self, trial: Trial, values: Sequence[float], metric: str) -> int | None:
+        """Return the index of the value by which a trial is ranked, or None.
+
+        It is the best value, or with constraints the best one that meets them.
+        """
         if not self._experiment.objective.constraints:
-            return self._best_place(values, metric)
+            return self._best_index(values, metric)
         best = value_of(self._results, trial, metric)
         return next((place for place, value in enumerate(values) if value == best), None)
 
-    def _best_place(self, values: Sequence[float], metric: str) -> int | None:
+    def _best_index(self, values: Sequence[float], metric: str) -> int | None:
+        """Return the index of the best value, or None if all are NaN."""
         if all(map(math.isnan, values)):
             return None
         return int((np.nanargmin if self._mode(metric) == "min" else np.nanargmax)(np.asarray(values)))
@@ -199,10 +201,10 @@ class Plots(ParameterPlots):
     def curves(self, metric: str = "", by: str = "", *, apart: bool = False) -> Picture:
         """Return the learning curve of each trial, with marks at early stops and failures.
 
-        It has a panel for each metric. A curve goes back if its trial continued from an older checkpoint.
+        Each metric has a panel. A curve jumps back where its trial continued from an older checkpoint.
 
         Args:
-            metric: a key of reports. The default is all metrics of the experiment.
+            metric: any key of reports. The default is all metrics of the experiment.
             by: "time" for the seconds since the trial's first report, instead of the scheduler's time.
             apart: whether each trial has a colour and a name of its own.
         """
@@ -238,23 +240,23 @@ class Plots(ParameterPlots):
         if best is not None and best.id in lines and metric in self._experiment.objective.metrics:
             x, y = lines[best.id]
             series.append(Series("best", x, y, _BEST, [best.id] * len(x)))
-            if (place := self._best_place(y, metric)) is not None:
+            if (place := self._best_index(y, metric)) is not None:
                 series.append(Series("best", [x[place]], [y[place]], BEST_MARK, [best.id]))
         is_log = is_wide_series(series)
         return Panel(x_axis, Axis(label(metric), is_log), series, key=metric)
 
     def _time_axis(self, by: str) -> Axis:
-        """Return the axis of the scheduler's time, with lines at its rungs, or of seconds."""
+        """Return the axis of seconds if *by* is "time", else of the scheduler's time with its rungs."""
         if by == "time":
             return Axis("seconds since the first report")
         ticks = [(float(rung), f"{rung:g}") for rung in rungs_of(self._results)]
         return Axis(time_label_of(self._results), ticks=ticks, has_grid=bool(ticks))
 
     def _thinned(self, curve: PlottedCurve, metric: str, most: int) -> tuple[list[float], list[float]]:
-        """Return some points of a curve, with the first, last and best, and NaN where it goes back."""
+        """Return x and y of *most* points of a curve, and the best one. NaN is where it jumps back."""
         numbers = [place for place, value in enumerate(curve.value) if not math.isnan(value)]
         kept = {numbers[place] for place in spread(len(numbers), most)}
-        if (best := self._best_place(curve.value, metric)) is not None:
+        if (best := self._best_index(curve.value, metric)) is not None:
             kept.add(best)
         x: list[float] = []
         y: list[float] = []
@@ -267,7 +269,7 @@ class Plots(ParameterPlots):
         return x, y
 
     def pareto(self) -> Picture:
-        """Return the trials by two metrics, with the Pareto front, and a panel for each pair."""
+        """Return the trials and the Pareto front, with a panel for each pair of metrics."""
         metrics = self._experiment.objective.metrics
         if len(metrics) == 1:
             raise self._nothing("pareto", f"it has one metric, {metrics[0]!r}" if metrics[0] else "it has no metric")
@@ -297,9 +299,9 @@ class Plots(ParameterPlots):
         )
 
     def timeline(self) -> Picture:
-        """Return each attempt's time on its worker, and its end, with a row for each slot.
+        """Return each attempt as a bar over time, coloured by its end, with a row for each slot.
 
-        The journal has no slots, so a row is any place for attempts side by side.
+        The journal does not record slots. An attempt is drawn in the first free row of its worker.
         """
         runs = [
             TimelineBar(trial.id, attempt, attempt.started_at, attempt.ended_at or math.inf)
@@ -333,10 +335,10 @@ class Plots(ParameterPlots):
         return self._picture("timeline", [panel], self._trials(), drawn, rows=len(rows))
 
     def rungs(self) -> Picture:
-        """Return the metric of each trial at each rung, and whether it continued from there.
+        """Return the metric of each trial at each rung of successive halving, and what it did there.
 
-        For successive halving. A trial enters a rung with its first report whose time has reached it. With brackets
-        that includes rungs at which its own bracket did not judge it.
+        A trial enters a rung with its first report whose time has reached the rung. With brackets, this includes rungs
+        of other brackets, at which the trial was not judged.
         """
         metric = self._metric(None)
         levels = self._levels()
@@ -350,23 +352,23 @@ class Plots(ParameterPlots):
         ends: dict[str, list[tuple[str, float, float]]] = {name: [] for name in _OUTCOMES}
         for id_, x, y in paths:
             for place, (rung, value) in enumerate(zip(x, y, strict=True)):
-                went_on = place < len(x) - 1 or curves[id_].time[-1] > levels[int(rung)]
-                ends[self._outcome(id_, went_on=went_on)].append((id_, rung, value))
+                continued = place < len(x) - 1 or curves[id_].time[-1] > levels[int(rung)]
+                ends[self._outcome(id_, continued=continued)].append((id_, rung, value))
         for name, points in ends.items():
             if points:
                 ids, x, y = map(list, zip(*points, strict=True))
                 series.append(Series(name, x, y, _OUTCOMES[name], ids, len(ids)))
-        came = Counter(rung for entered in entries.values() for rung, _ in entered)
-        ticks = [(float(rung), f"{level:g}\n{counted(came[rung], 'trial')}") for rung, level in enumerate(levels)]
+        counts = Counter(rung for entered in entries.values() for rung, _ in entered)
+        ticks = [(float(rung), f"{level:g}\n{counted(counts[rung], 'trial')}") for rung, level in enumerate(levels)]
         is_log = is_wide([value for entered in entries.values() for _, value in entered])
         x_axis = Axis(time_label_of(self._results), ticks=ticks, ends=(-0.5, len(levels) - 0.5), has_grid=True)
         return self._picture("rungs", [Panel(x_axis, Axis(label(metric), is_log), series)], drawn)
 
-    def _outcome(self, id_: TrialId, *, went_on: bool) -> str:
-        if went_on:
-            return "went on"
+    def _outcome(self, id_: TrialId, *, continued: bool) -> str:
+        if continued:
+            return "continued"
         status = self._experiment.trials[id_].status
-        return _STAYED.get(status, "runs on")
+        return _STAYED.get(status, "still running")
 
     def _levels(self) -> list[float]:
         if rungs := rungs_of(self._results):
@@ -375,13 +377,13 @@ class Plots(ParameterPlots):
         raise self._nothing("rungs", f"its scheduler is {scheduler!r}, which has no rungs")
 
     def lineage(self) -> Picture:
-        """Return the copies between trials, by the scheduler's time, with a row for each trial.
+        """Return a row for each trial over the scheduler's time, with lines for copied checkpoints.
 
-        For population-based training. The best trial's lineage is drawn thick (``Results.policy``).
+        For population-based training. The trials and times from which the best trial came are drawn thick.
         """
         trials = [trial for trial in self._trials() if trial.attempts]
         if not any(attempt.source for trial in trials for attempt in trial.attempts):
-            raise self._nothing("lineage", "no trial has gone on from another's checkpoint")
+            raise self._nothing("lineage", "no trial has continued from another's checkpoint")
         metric = self._experiment.objective.metrics[0]
         curves = self._curves(metric)
         drawn = chosen(self._results, [trial for trial in trials if trial.id in curves], _MOST_ROWS)
@@ -419,6 +421,7 @@ class Plots(ParameterPlots):
         return self._picture("lineage", [panel], drawn, f"{len(copies)} copies", rows=len(rows))
 
     def _descent(self, best: Trial, rows: Mapping[TrialId, float], end: float) -> Series:
+        """Return a line along the rows of the trials from which the best one came, up to *end*."""
         steps = self._results.policy(best.id)
         x: list[float] = []
         y: list[float] = []
@@ -435,7 +438,7 @@ class Plots(ParameterPlots):
         return min(float(first), self._experiment.created_at or math.inf)
 
     def _now(self) -> float:
-        """Return the newest time in the journal, up to which unfinished attempts are drawn."""
+        """Return the newest time in the journal. Unfinished attempts are drawn up to it."""
         times = [trial.history[-1].at for trial in self._trials() if trial.history]
         return max([0.0, *times, *(trial.last_timestamp for trial in self._trials())])
 
@@ -443,17 +446,17 @@ class Plots(ParameterPlots):
 KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timeline", "rungs", "lineage", "pareto")
 
 _OUTCOMES: Final[Mapping[str, Look]] = {
-    "went on": Look(COMPLETED, marker="circle", size=5),
+    "continued": Look(COMPLETED, marker="circle", size=5),
     "stopped there": LOOKS[TrialStatus.EARLY_STOPPED],
-    "waits there": LOOKS[TrialStatus.PAUSED],
+    "paused there": LOOKS[TrialStatus.PAUSED],
     "completed": Look(COMPLETED, marker="diamond", size=9),
     "failed": LOOKS[TrialStatus.FAILED],
-    "runs on": LOOKS[TrialStatus.RUNNING],
+    "still running": LOOKS[TrialStatus.RUNNING],
 }
 _STAYED: Final[Mapping[TrialStatus, str]] = {
     TrialStatus.EARLY_STOPPED: "stopped there",
     TrialStatus.ABANDONED: "stopped there",
-    TrialStatus.PAUSED: "waits there",
+    TrialStatus.PAUSED: "paused there",
     TrialStatus.COMPLETED: "completed",
     TrialStatus.FAILED: "failed",
 }
@@ -465,7 +468,7 @@ def _unit_of(span_s: float) -> _Unit:
 
 
 def _steps(at: NDArray[np.float64], value: NDArray[np.float64], *, is_min: bool) -> tuple[list[float], list[float]]:
-    """Return the corners of the best value so far, up to the last report."""
+    """Return x and y of a stepped line: the best value so far, up to the last report."""
     is_finite = ~np.isnan(value)
     order = np.argsort(at[is_finite], kind="stable")
     times, values = at[is_finite][order], value[is_finite][order]
@@ -477,7 +480,10 @@ def _steps(at: NDArray[np.float64], value: NDArray[np.float64], *, is_min: bool)
 
 
 def _entries(curve: PlottedCurve, levels: Sequence[float]) -> list[tuple[int, float]]:
-    """Return the rungs of a trial with its values. A report that skips rungs enters the highest."""
+    """Return the index of each rung that a trial entered, with the value of the report.
+
+    If a report skips rungs, it enters only the highest of them.
+    """
     entries: list[tuple[int, float]] = []
     for time, value in zip(curve.time, curve.value, strict=True):
         rung = bisect_right(levels, time) - 1

@@ -10,7 +10,7 @@ from mqtune.results.display import short_value
 from mqtune.results.plots.data import ParameterAxis, joined
 from mqtune.results.plots.panels import COMPLETED, STOPPED, TEXT, Look, Scale, Series, label
 
-#: Shares of the trials by rank, and the looks of their lines. Only context is faint.
+#: Groups of trials by rank: the share of the trials at which each ends, its name, and the look of its lines.
 _TIERS: Final = (
     (0.0, "best", Look(TEXT, width=2.2)),
     (0.1, "best 10 %", Look(COMPLETED, width=1.7)),
@@ -25,13 +25,13 @@ def scale_of(parameter: ParameterAxis) -> Scale:
 
 
 def heights_of(parameter: ParameterAxis) -> list[float]:
-    """Return the places of trials as shares of the parameter's range."""
+    """Return each trial's height on the parameter's axis, from 0 to 1, or NaN."""
     span = _span(parameter)
     return [_height(place, *span, is_log=parameter.is_log) for place in parameter.places]
 
 
 def names_on(parameter: ParameterAxis) -> Iterator[tuple[float, str]]:
-    """Yield the heights and the names of some places on a parameter's axis."""
+    """Yield the heights, from 0 to 1, and the names of some values on a parameter's axis."""
     low, high = _span(parameter)
     if low == high:
         yield 0.5, label(parameter.names[0]) if parameter.names else short_value(low)
@@ -39,7 +39,7 @@ def names_on(parameter: ParameterAxis) -> Iterator[tuple[float, str]]:
         yield from ((place / high, label(name)) for place, name in enumerate(parameter.names))
     else:
         middle = math.sqrt(low) * math.sqrt(high) if parameter.is_log else low / 2 + high / 2
-        # If all trials have whole numbers, the middle is one, too.
+        # If all trials have whole numbers, the middle is rounded to one.
         if all(math.isnan(place) or float(place).is_integer() for place in parameter.places):
             middle = float(round(middle))
         for place in dict.fromkeys((low, middle, high)):
@@ -49,9 +49,12 @@ def names_on(parameter: ParameterAxis) -> Iterator[tuple[float, str]]:
 def in_tiers(
     lines: Sequence[tuple[str, Sequence[float], Sequence[float]]], ranks: Sequence[int], total: int
 ) -> list[Series]:
-    """Return lines, the best first, in the looks of their tiers.
+    """Return a series for each group of trials, from the best group on.
 
-    *ranks* are the lines' places among *total* trials, from 0, of which some may not be drawn.
+    Args:
+        lines: the trial, x and y of each line.
+        ranks: the rank of each line's trial, from 0.
+        total: the number of ranked trials. Some may have no line.
     """
     tiers, begin = [], -1
     for share, name, look in _TIERS:

@@ -1,6 +1,6 @@
 """Stop rules: they end a trial, or the whole experiment.
 
-This package has the base class for rules, and rules that count. The others are exported by ``mqtune`` itself.
+This package exports the base class for rules, and the rules that count something. ``mqtune`` exports the others.
 """
 
 from __future__ import annotations

@@ -13,19 +13,20 @@ from mqtune.core.objective import METRIC_KEY, Mode
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.stopping.rule import Scope, StopRule, number, spread
 
-#: The time that a limit counts.
+#: The kinds of time that a limit may count.
 TimeCount = Literal["wall_time", "driver_time", "trial_time"]
-#: Seconds between sums of running trials' times, as each trial is read.
+#: Seconds between two sums of all trials' run times. Each sum reads every trial.
 _SUM_EVERY_S: Final = 1.0
 
 
 class TimeLimit(StopRule):
-    """Stops the experiment when *seconds* of time are used up.
+    """Stops the experiment after *seconds*.
 
     Args:
         seconds: the limit, above 0.
-        count: the time that counts. "wall_time": since the experiment's creation, also while no driver runs, as trials
-            run on; "driver_time": only while a driver runs; "trial_time": the sum of its trials' run times.
+        count: which time counts. "wall_time": all time since the experiment's creation, even without a driver, because
+            trials continue then. "driver_time": only the time while a driver runs. "trial_time": the sum of all trials'
+            run times.
     """
 
     kind = "time_limit"
@@ -42,14 +43,14 @@ class TimeLimit(StopRule):
         return self._text() if self._used(experiment, now) >= self._seconds else ""
 
     def due(self, experiment: Experiment, now: float) -> float:
-        """Return when the time is or may be over, or infinity if it is over already."""
+        """Return when the limit is reached, or may be. Infinity if it has been reached already."""
         if self._count == "trial_time":
             return max(self._sum_at, math.nextafter(now, math.inf))
         end = now + self._seconds - self._used(experiment, now)
         return end if end > now else math.inf
 
     def _used(self, experiment: Experiment, now: float) -> float:
-        """Return the used time in seconds, or 0 until the trials' times are summed again."""
+        """Return the time so far in seconds. With "trial_time", return 0 until the next sum is due."""
         if self._count == "driver_time":
             return experiment.driven_s(now)
         if self._count == "wall_time":
@@ -74,7 +75,7 @@ def _trial_s(experiment: Experiment, now: float) -> float:
 
 
 class _Count(StopRule):
-    """Stops the experiment at a number of trials of some kind."""
+    """Base of rules that stop the experiment when it has a number of trials in some status."""
 
     scopes = frozenset({Scope.EXPERIMENT})
     takes_several = True
@@ -91,10 +92,10 @@ class _Count(StopRule):
 
 
 class TrialsStarted(_Count):
-    """Stops the experiment as soon as *trials* trials were started, and ends running ones.
+    """Stops the experiment, with its running trials, as soon as *trials* trials have started.
 
-    A trial is started when its first attempt is queued. Retries and resumes don't count. To let the last trials run to
-    their ends, give the tuner ``max_trials`` instead.
+    A trial has started when its first attempt is queued. Retries and resumes don't count. To let the last trials run to
+    their ends, use the tuner's ``max_trials`` instead.
     """
 
     kind = "trials_started"
@@ -115,7 +116,10 @@ class TrialsCompleted(_Count):
 
 
 class TrialsFailed(_Count):
-    """Stops the experiment as soon as *trials* trials are FAILED. Retried attempts don't count."""
+    """Stops the experiment as soon as *trials* trials are FAILED.
+
+    Failures with a retry don't count.
+    """
 
     kind = "trials_failed"
     _WORD = "failed"
@@ -135,12 +139,12 @@ class TrialsEnded(_Count):
 
 
 class ReportsReceived(StopRule):
-    """Stops the experiment as soon as its trials have made *reports* reports.
+    """Stops the experiment as soon as its trials have made *reports* reports together.
 
-    Reports after a decision don't count.
+    Reports after a decision on their trial don't count.
 
     Args:
-        reports: at least 1.
+        reports: number of reports, at least 1.
     """
 
     kind = "reports_received"
@@ -155,10 +159,10 @@ class ReportsReceived(StopRule):
 
 
 class TargetReached(StopRule):
-    """Stops the experiment as soon as a trial's value is as good as *value*.
+    """Stops the experiment as soon as a trial's metric has reached *value*.
 
     Args:
-        value: reached by value or less in mode "min", by value or more in mode "max".
+        value: the target. In mode "min" it is reached by this value or less, in mode "max" by this value or more.
     """
 
     kind = "target_reached"
@@ -175,19 +179,20 @@ class TargetReached(StopRule):
 
 
 class ExperimentPlateau(StopRule):
-    """Stops the experiment when its best trials no longer differ.
+    """Stops the experiment when its best trials hardly differ.
 
-    The best values of the *top* best trials are a plateau while there are that many, with a population standard
-    deviation of *std* or less. The experiment stops when *patience* trials have ended in the plateau after reporting
-    the metric. A better value that leaves a plateau doesn't restart the count. One that ends it does. NaN, reports
-    without the metric, and violations of outcome constraints are ignored.
+    Compare the best value of each trial. There is a *plateau* while the *top* best of these values have a population
+    standard deviation of *std* or less. Trials that end during a plateau are counted if they have reported the metric.
+    The experiment is stopped when *patience* of them have ended. The count begins again when a better value ends the
+    plateau, but not if the plateau continues with that value. NaN, reports without the metric, and reports that violate
+    an outcome constraint are ignored.
 
     Args:
-        metric: its key in the reports. By default the experiment's, if that is one metric.
-        std: the standard deviation, 0 for equal values.
-        top: the number of trials that are compared, at least 2.
-        patience: the number of trials that may still end. With 0 it stops immediately.
-        mode: "min" or "max", for a metric that is not the experiment's.
+        metric: the metric's key in the reports. By default the experiment's metric, if it has only one.
+        std: largest standard deviation of a plateau. 0 means equal values.
+        top: number of best trials that are compared, at least 2.
+        patience: number of trials that must end during the plateau. With 0 the experiment is stopped immediately.
+        mode: "min" or "max". It is needed for a metric that the experiment does not optimise.
     """
 
     kind = "experiment_plateau"
@@ -213,18 +218,22 @@ class ExperimentPlateau(StopRule):
         self._sign = 0.0
         #: The best score of each trial. Lower is better.
         self._scores: dict[TrialId, float] = {}
-        #: The scores of the best trials, and the worst of them.
+        #: The scores of the *top* best trials.
         self._best: dict[TrialId, float] = {}
+        #: The worst of these scores. Infinity while there are fewer.
         self._worst = math.inf
+        #: Their standard deviation. NaN while there are fewer.
         self._spread = math.nan
+        #: Unfinished trials that have reported the metric.
         self._reporting: set[TrialId] = set()
+        #: Number of trials that have ended during the plateau.
         self._waited = 0
 
     def bind(self, metric: str, mode: str) -> None:
         """Set the metric and its mode.
 
         Raises:
-            ConfigurationError: as in every rule, or the plateau's metric is another and has no mode, or contradicts it.
+            ConfigurationError: as in every rule. Also if the plateau's metric needs a mode, or has a contradicting one.
         """
         super().bind(metric, mode)
         self._metric = self._metric or metric
@@ -249,9 +258,9 @@ class ExperimentPlateau(StopRule):
         return self._spread <= self._std
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Record the report. It never stops a single trial."""
+        """Record the report. This rule stops no single trial, so the result is empty."""
         if not self._sign:
-            raise ConfigurationError("ExperimentPlateau: there is no metric to look at; call bind(metric, mode) first")
+            raise ConfigurationError("ExperimentPlateau: the metric is not known; call bind(metric, mode) first")
         value = number(report, self._metric, self.metrics)
         if value is None or value != value:  # noqa: PLR0124 - NaN is not itself
             return ""
@@ -262,7 +271,7 @@ class ExperimentPlateau(StopRule):
         if score < self._scores.get(trial.id, math.inf):
             self._scores[trial.id] = score
         known = self._best.get(trial.id)
-        # A trial that was pushed out returns only with a score that beats the worst.
+        # A trial that is not among the best enters only with a score that beats the worst of them.
         if score < (self._worst if known is None else known):
             self._enter(trial.id, score)
         return ""
@@ -294,7 +303,7 @@ class ExperimentPlateau(StopRule):
         return f"{self._metric} has a plateau: std {self._spread:.3g} over the best {self._top} trials"
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Count a trial that has reported the metric and has ended."""
+        """Count an ended trial if it has reported the metric and there is a plateau."""
         if trial.id in self._reporting:
             self._reporting.remove(trial.id)
             self._waited += self._is_flat

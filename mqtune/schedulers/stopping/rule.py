@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Scope(Enum):
-    """The kinds of things that a rule may end."""
+    """The things that a rule may end: single trials, or the experiment."""
 
     TRIAL = "trial"
     EXPERIMENT = "experiment"
@@ -33,57 +33,66 @@ class Scope(Enum):
 class StopRule(Decider):
     """Decides when a trial, or the whole experiment, ends.
 
-    A trial that a rule stops ends as COMPLETED with the rule's reason, or as EARLY_STOPPED if the rule gives it up.
-    When a rule stops the experiment, no further trial starts and running ones end as EARLY_STOPPED.
+    A stopped trial ends as COMPLETED, or as EARLY_STOPPED if the rule ``gives_up``. When a rule stops the experiment,
+    no further trial starts, and running trials end as EARLY_STOPPED.
 
-    A rule changes nothing but itself, forgets ended trials, and belongs to one experiment. Its answers about trials
-    depend on the reports alone: the same calls give the same answers, so a resumed driver repeats the calls.
+    A rule belongs to one experiment, and has no effect except by its return values. Its answers about trials may depend
+    only on the reports: the same calls give the same answers, because a resumed driver repeats the calls to restore the
+    state. A rule should forget ended trials.
 
-    ``rule | other`` stops when either does, ``rule & other`` when both do, at the same report or time. *other* may also
-    be a dict or a function, see :func:`as_rule`.
+    ``rule | other`` stops when one of the two does. ``rule & other`` stops when both do at the same report or time.
+    *other* may also be a dict or a function, see :func:`as_rule`.
     """
 
     role = "rule"
     instead_of_several = "give one that names its metric, or does without"
     scopes: frozenset[Scope] = frozenset(Scope)
-    #: Whether it gives up the trial that it stopped last, which then has not completed.
+    #: Whether the trial that the rule stopped last ends as EARLY_STOPPED instead of COMPLETED.
     gives_up: bool = False
 
     @property
     def reads(self) -> frozenset[str]:
-        """The keys of numbers that it reads in reports. Other values there cause a warning."""
+        """The reports' keys that the rule reads.
+
+        A value there that is not a number causes a warning.
+        """
         return frozenset()
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Return why *trial* ends with this report, or an empty text.
+        """Return the reason if *trial* ends with this report, or else an empty text.
 
-        Called once for each accepted report, in the journal's order, also after an answer.
+        The driver calls this once for each report that is not late, in the journal's order, even if the rule has
+        stopped the trial before.
         """
         return ""
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
-        """Return why the experiment ends, or an empty text. The cost must not grow with its size.
+        """Return the reason if the experiment ends now, or else an empty text.
 
-        Called between events while the experiment runs, never during a replay.
+        The driver calls this often while the experiment runs, but not in a replay. Its time must not grow with the
+        number of trials.
 
         Args:
-            experiment: its present state.
+            experiment: the experiment's current state.
             now: seconds since the epoch (UTC).
         """
         return ""
 
     def due(self, experiment: Experiment, now: float) -> float:
-        """Return the next time after *now* that may end the experiment by itself, or infinity."""
+        """Return the next time after *now* at which the rule may stop the experiment by itself.
+
+        Infinity means that only an event can change the rule's answer.
+        """
         return math.inf
 
     def on_abandon(self, trial: Trial) -> None:
-        """Learn that *trial* was abandoned: its reports no longer count.
+        """Note that *trial* was abandoned: from now on its reports must not count.
 
-        Called once, before ``on_trial_end``.
+        The driver calls this once, before ``on_trial_end``.
         """
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Learn that *trial* has reached a terminal status."""
+        """Note that *trial* has reached a terminal status."""
 
     def __or__(self, other: object) -> StopRule:
         return AnyRule(self, other)
@@ -99,7 +108,7 @@ class StopRule(Decider):
 
 
 class _Combined(StopRule):
-    """Combines several rules. Each is called every time, so that none misses a report."""
+    """Combines several rules. Every rule gets every call, so that none misses a report."""
 
     takes_several = True
 
@@ -147,7 +156,10 @@ class _Combined(StopRule):
 
 
 class AnyRule(_Combined):
-    """Stops if any of its rules does. The first of them gives the reason, and ``gives_up``."""
+    """Stops if any of its rules does.
+
+    The first stopping rule gives the reason, and ``gives_up``.
+    """
 
     kind = "any"
 
@@ -168,9 +180,9 @@ class AnyRule(_Combined):
 
 
 class AllRule(_Combined):
-    """Stops if all of its rules do at the same report, or time.
+    """Stops if all of its rules do at the same report or time.
 
-    A trial is given up if one of them gives it up.
+    ``gives_up`` is true if it is for one of them.
 
     Raises:
         ConfigurationError: no scope is common to all rules, so they can never stop anything together.
@@ -199,9 +211,9 @@ class AllRule(_Combined):
 
 
 def number(report: Report, key: str, metrics: Container[str] = ()) -> float | None:
-    """Return the number of a report under *key*, or None. A flag counts as 0 or 1.
+    """Return the number of a report under *key*, or None. A bool counts as 0 or 1.
 
-    Flags don't count for *metrics*, the experiment's.
+    For keys in *metrics*, the experiment's metrics, a bool is not a number.
     """
     value = report.metrics.get(key)
     if value.__class__ is float:
@@ -215,21 +227,21 @@ def number(report: Report, key: str, metrics: Container[str] = ()) -> float | No
 
 def spread(values: list[float]) -> float:
     """Return the population standard deviation of *values*, or NaN if one is not finite."""
-    # Relative to the first value, so that equal values give exactly 0.
+    # Subtract the first value, so that equal values give exactly 0.
     steps = [value - values[0] for value in values]
     mean = sum(steps) / len(steps)
     return math.sqrt(sum((step - mean) * (step - mean) for step in steps) / len(steps))
 
 
 def as_rule(stop: object) -> StopRule | None:
-    """Return the rule for *stop*, or None for None.
+    """Return the stop rule for a tuner's argument *stop*, or None if that is None.
 
     Args:
-        stop: a rule; a dict of metric → bound, see :class:`MetricBounds`; or a function of a trial and its report that
-            returns whether the trial ends, see :class:`FunctionRule`.
+        stop: a rule; or a dict of metrics and bounds, see :class:`MetricBounds`; or a function that takes a trial and
+            its report and returns whether the trial ends, see :class:`FunctionRule`.
 
     Raises:
-        ConfigurationError: *stop* is anything else, or an invalid dict or function.
+        ConfigurationError: *stop* is anything else, or the dict or function is invalid.
     """
     if stop is None or isinstance(stop, StopRule):
         return stop
@@ -248,12 +260,12 @@ def as_rule(stop: object) -> StopRule | None:
 class MetricBounds(StopRule):
     """Stops a trial when any of these metrics reaches its bound.
 
-    An optimised metric in mode "min" reaches its bound when value <= bound, every other metric when value >= bound. NaN
-    reaches no bound. A flag counts as 0 or 1, except for optimised metrics. A report without the metric, or without a
-    number for it, is skipped. Without ``training_iteration`` it counts by its sequence number.
+    A metric that the experiment minimises reaches its bound with a value <= bound, every other metric with a value >=
+    bound. NaN reaches no bound. A bool counts as 0 or 1, except for optimised metrics. A report without a number for
+    the metric is skipped. For a report without ``training_iteration``, its sequence number counts.
 
-    If the first report lacks a metric, a warning lists the names that it has. If a trial completes and no report of any
-    trial has had the metric, MetricMissing is raised. For a metric that only some trials have, give a function.
+    If the first report lacks a metric, a warning lists the report's keys. If a trial completes, and no report of any
+    trial has had the metric, MetricMissing is raised. For a metric that only some trials report, use a function.
 
     Args:
         bounds: the bound of each metric.
@@ -273,9 +285,10 @@ class MetricBounds(StopRule):
             key: checks.number("stop", key, int(bound) if isinstance(bound, bool) else bound)
             for key, bound in bounds.items()
         }
-        #: Key, bound, and whether the bound is reached from above.
+        #: For each metric its key, its bound, and whether lower values reach the bound.
         self._checks: list[tuple[str, float, bool]] = []
-        self._awaited = set(self._bounds)
+        #: Metrics that no report has had yet.
+        self._unseen = set(self._bounds)
         self._is_warned = False
 
     def bind(self, metric: str, mode: str) -> None:
@@ -297,24 +310,24 @@ class MetricBounds(StopRule):
             value = number(report, key, self.metrics)
             if value is None:
                 continue
-            if self._awaited:
-                self._awaited.discard(key)
+            if self._unseen:
+                self._unseen.discard(key)
             if not reason and (value <= bound if is_from_above else value >= bound):
                 reason = f"{key}={value:g} reached {bound:g}"
-        if self._awaited and not self._is_warned:
+        if self._unseen and not self._is_warned:
             self._warn(report)
         return reason
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Check the names of the metrics.
+        """Check that reports have had all metrics.
 
         Raises:
-            MetricMissing: this trial has completed, and no report of any trial ever had one of the metrics.
+            MetricMissing: this trial has completed, and no report of any trial has had one of the metrics.
         """
         by_hand = bool(trial.history) and trial.history[-1].by == "user"
-        if self._awaited and trial.status is TrialStatus.COMPLETED and trial.reports and not by_hand:
+        if self._unseen and trial.status is TrialStatus.COMPLETED and trial.reports and not by_hand:
             raise MetricMissing(
-                f"stop: no report has had {_listed(self._awaited)}, and trial {trial.id} is complete; its last report has "
+                f"stop: no report has had {_listed(self._unseen)}, and trial {trial.id} is complete; its last report has "
                 f"{_listed(trial.last_metrics)}: correct the name, or give a function for what only some trials report"
             )
 
@@ -324,15 +337,15 @@ class MetricBounds(StopRule):
             "stop: report %d of trial %s lacks %s, which can't stop it; it has %s",
             report.sequence,
             report.trial,
-            _listed(self._awaited),
+            _listed(self._unseen),
             _listed(report.metrics),
         )
 
 
 class FunctionRule(StopRule):
-    """Stops a trial when a function of it and its report returns something true.
+    """Stops a trial when a user's function returns a true value for one of its reports.
 
-    A resumed driver calls the function again for each report, and it must give the same answers. So it may depend only
+    A resumed driver calls the function again for each report, and it must return the same values. So it may depend only
     on its arguments and earlier calls, and not on the clock. ``report.metrics`` is the reported dict.
 
     Args:
@@ -358,10 +371,10 @@ class FunctionRule(StopRule):
             pass
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Return a reason if the function returns something true, or an empty text.
+        """Return a reason if the function returns a true value, or else an empty text.
 
         Raises:
-            UserCodeFailed: the function raises an error, which is its cause.
+            UserCodeFailed: the function has raised an error, which is the cause of this one.
         """
         try:
             return f"{self._name} says so" if self._function(trial, report) else ""
@@ -376,7 +389,7 @@ class FunctionRule(StopRule):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> Self:
-        """Raise ConfigurationError, as only the user's code has the function."""
+        """Raise ConfigurationError, because only the user's code has the function."""
         raise ConfigurationError(f"the rule is a function of yours, {arguments['function']}, which only your code has")
 
 

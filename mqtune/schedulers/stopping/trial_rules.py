@@ -14,12 +14,12 @@ from mqtune.schedulers.stopping.rule import MetricBounds, Scope, StopRule, numbe
 
 
 class MetricMaximum(MetricBounds):
-    """Stops a trial when a metric is *maximum* or more, or NaN: a loss that has exploded.
+    """Stops a trial when a metric, such as a loss, is *maximum* or more, or NaN.
 
     The metric's mode doesn't matter. All else is as in :class:`MetricBounds`.
 
     Args:
-        metric: its key in the reports.
+        metric: the metric's key in the reports.
         maximum: the lowest value that stops the trial.
     """
 
@@ -41,12 +41,12 @@ class MetricMaximum(MetricBounds):
 
 
 class MaximumIteration(StopRule):
-    """Stops a trial with the report whose ``training_iteration`` is *iterations* or more.
+    """Stops a trial at the first report whose ``training_iteration`` is *iterations* or more.
 
-    A report without it counts by its sequence number.
+    For a report without ``training_iteration``, its sequence number counts.
 
     Args:
-        iterations: at least 1.
+        iterations: the last iteration, at least 1.
     """
 
     kind = "maximum_iteration"
@@ -66,13 +66,13 @@ class MaximumIteration(StopRule):
 
 
 class TrialDiverged(StopRule):
-    """Gives up a trial at its first NaN or infinite metric: it ends as EARLY_STOPPED.
+    """Ends a trial as EARLY_STOPPED at its first NaN or infinite metric.
 
-    A report without the metric, or without a number for it, is skipped. With a one-sided bound it is like Optuna's
-    ``ThresholdPruner``: ``TrialDiverged() | MetricMaximum("loss", 1e6)``.
+    A report without a number for the metric is skipped. To stop also at a bound, as Optuna's ``ThresholdPruner`` does,
+    use ``TrialDiverged() | MetricMaximum("loss", 1e6)``.
 
     Args:
-        metric: its key in the reports. By default each metric that the experiment optimises.
+        metric: the metric's key in the reports. By default every metric that the experiment optimises.
     """
 
     kind = "trial_diverged"
@@ -96,25 +96,29 @@ class TrialDiverged(StopRule):
 
 
 class TrialPlateau(StopRule):
-    """Stops a trial whose metric no longer moves, or no longer improves.
+    """Stops a trial whose metric no longer changes, or no longer improves.
 
-    It stops when the trial has at least *grace_period* values of the metric, and the last *num_results* have a
-    population standard deviation of *std* or less. Reports without the metric don't count. NaN and infinities count as
-    values, but a window with one is no plateau. An attempt from the trial's own checkpoint keeps its values. One from
-    scratch, or from another trial's checkpoint, starts without values.
+    The trial is stopped when it has at least *grace_period* values of the metric, and the population standard deviation
+    of the last *num_results* values is *std* or less. Reports without the metric don't count. NaN and infinities count
+    as values, but with one of them among the last values the trial continues. An attempt that starts from the trial's
+    own checkpoint keeps the earlier values. An attempt from scratch, or from another trial's checkpoint, begins without
+    values.
 
-    With *min_delta* values may move: the trial stops if the best of the last *num_results* is worse than the best
-    before by more than that. NaN is ignored, and if either side has only NaN the trial continues. With *grace_period* 0
-    it decides as Optuna's ``PatientPruner`` without another pruner, with *num_results* - 1 for its *patience*.
+    With *min_delta* the trial is stopped when it no longer improves: when the best of its last *num_results* values is
+    worse than the best of all values before them, by more than *min_delta*. NaN is ignored. If all last or all earlier
+    values are NaN, the trial continues. With *grace_period* 0, this decides like Optuna's ``PatientPruner`` without a
+    wrapped pruner, whose *patience* is *num_results* - 1.
 
     Args:
-        metric: its key in the reports. By default the experiment's, if that is one metric.
-        std: the standard deviation, 0 for equal values.
-        num_results: the number of last values, at least 2, or 1 with *min_delta*.
-        grace_period: the minimum number of values before a trial can be stopped.
+        metric: the metric's key in the reports. By default the experiment's metric, if it has only one.
+        std: largest standard deviation of a plateau. 0 means equal values.
+        num_results: number of last values to compare, at least 2, or 1 with *min_delta*.
+        grace_period: number of values that a trial must have before it can be stopped.
         metric_threshold: a trial whose last value is worse than this continues in any case.
-        min_delta: how much worse than before the last values must be, at least 0, in place of *std*.
-        mode: "min" or "max" of a metric that the experiment does not optimise, for *metric_threshold* and *min_delta*.
+        min_delta: stop trials that no longer improve, instead of trials with a low *std*. The last values must be worse
+            by more than this, at least 0.
+        mode: "min" or "max". With *metric_threshold* or *min_delta* it is needed for a metric that the experiment does
+            not optimise.
     """
 
     kind = "trial_plateau"
@@ -165,12 +169,12 @@ class TrialPlateau(StopRule):
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
         if not self._metric:
-            raise ConfigurationError("TrialPlateau: there is no metric to look at; call bind(metric, mode) first")
+            raise ConfigurationError("TrialPlateau: the metric is not known; call bind(metric, mode) first")
         value = number(report, self._metric, self.metrics)
         if value is None:
             return ""
         window = self._windows.get(trial.id)
-        if window is None or (window.attempt != report.attempt and not _goes_on(trial)):
+        if window is None or (window.attempt != report.attempt and not _continues_own_checkpoint(trial)):
             window = self._windows[trial.id] = _Window(self._num_results)
         window.attempt = report.attempt
         window.add(self._sign * float(value))
@@ -198,13 +202,15 @@ class TrialPlateau(StopRule):
 
 
 class _Window:
+    """The last values of a trial's metric. Lower is better."""
+
     __slots__ = ("attempt", "best_before", "count", "values")
 
     def __init__(self, size: int) -> None:
         self.attempt = 0
         self.count = 0
         self.values: deque[float] = deque(maxlen=size)
-        #: The best of all earlier values, NaN if they are NaN.
+        #: The best of the values before the window. NaN if there are no others than NaN.
         self.best_before = math.nan
 
     def add(self, value: float) -> None:
@@ -216,6 +222,6 @@ class _Window:
         self.count += 1
 
 
-def _goes_on(trial: Trial) -> bool:
+def _continues_own_checkpoint(trial: Trial) -> bool:
     attempt = trial.attempt
     return bool(attempt.checkpoint) and attempt.source in (None, trial.id)

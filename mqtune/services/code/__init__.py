@@ -7,7 +7,7 @@ an earlier worker.
 Terms: a *bundle* has the files of a project, and is named by its hash. A *signature* proves its sender. The *code root*
 is a folder above the trainable.
 
-Other places: `mqtune/driver/bundling.py`, `mqtune/driver/options.py` (`Process(bundle=…)`),
-`mqtune/worker/settings.py` (the key), `mqtune/cli/worker.py` (`--accept-code`), `mqtune/cli/submit.py`,
+Other places: `mqtune/driver/setup/bundling.py`, `mqtune/driver/setup/options.py` (`Process(bundle=…)`),
+`mqtune/worker/loop/settings.py` (the key), `mqtune/cli/worker.py` (`--accept-code`), `mqtune/cli/submit.py`,
 `docs/security.md`, `tests/services/code`.
 """

@@ -16,14 +16,17 @@ from mqtune.trainable import KEY_VARIABLE, Bundle, CodeKeys, is_digest, is_path,
 from mqtune.worker import ExperimentHere
 from mqtune.worker.ports import ProgramPlace, WorkerService
 
-#: Minimum number of unpacked bundles that stay.
+#: At least this many unpacked bundles are kept, the most recently used ones.
 KEPT: Final = 8
 
 
 class Brought(NamedTuple):
-    """The place of brought code: its top folder, the code root, and its trials' folder.
+    """The folders of an unpacked bundle.
 
-    The last is None for the worker's own folder.
+    Attributes:
+        top: the folder of the bundle.
+        code_root: the code root in it.
+        cwd: the working directory of its trials; None for the worker's own.
     """
 
     top: Path
@@ -39,7 +42,7 @@ class Bundles(WorkerService):
     Args:
         folder: the worker's own folder for unpacked bundles.
         key: the keys for brought code, as ``CodeKeys`` reads them; empty for a worker that accepts no code.
-        exchange: returns the exchange of an experiment, by name.
+        exchange: returns the code exchange of an experiment, by name.
         in_use: returns the code roots in use.
         kept: number of unused bundles that stay.
     """
@@ -59,7 +62,7 @@ class Bundles(WorkerService):
         self._in_use = in_use
         self._kept = kept
         #: Digests of the unpacked bundles, least recently used first.
-        self._there: dict[str, None] = {}
+        self._unpacked: dict[str, None] = {}
         #: Experiments whose bundle has a valid signature.
         self._signed = weakref.WeakSet[ExperimentHere]()
         self._lock = threading.Lock()
@@ -73,7 +76,7 @@ class Bundles(WorkerService):
         """Return the place of an experiment's brought code, or None if it brought none.
 
         Raises:
-            CodeRefused: this worker refuses all code, or this.
+            CodeRefused: this worker accepts no code from drivers, or refuses this bundle.
             OSError: it can't be unpacked.
         """
         definition = here.definition
@@ -81,10 +84,12 @@ class Bundles(WorkerService):
         if not digest:
             return None
         if self._keys is None:
-            raise CodeRefused("it runs only code that is on its machine; --accept-code has it take what is brought")
+            raise CodeRefused(
+                "it runs only code that is on its machine; start it with --accept-code to accept code from drivers"
+            )
         if not is_digest(digest) or not (root == "." or is_path(root)):
             raise CodeRefused(
-                f"the message names its code as {reprlib.repr([digest, root])}, which no driver of mqtune sends"
+                f"the experiment's bundle is malformed: {reprlib.repr([digest, root])}; no driver of mqtune sends that"
             )
         with self._lock:
             top = self._folder / digest
@@ -92,8 +97,8 @@ class Bundles(WorkerService):
                 self._check(self._exchange(here.name), digest, self._keys.of(here.name))
                 self._signed.add(here)
             # Most recently used last.
-            self._there.pop(digest, None)
-            self._there[digest] = None
+            self._unpacked.pop(digest, None)
+            self._unpacked[digest] = None
             if not top.is_dir():
                 self._bring(self._exchange(here.name), digest, top)
             self._trim()
@@ -103,7 +108,7 @@ class Bundles(WorkerService):
         signature = exchange.signature(digest)
         if signature is None or not is_signed(key, digest, signature):
             raise CodeRefused(
-                f"bundle {digest[:12]} is not signed with this worker's {KEY_VARIABLE}; the driver needs the same"
+                f"bundle {digest[:12]} is not signed with this worker's {KEY_VARIABLE}; the driver needs the same key"
             )
 
     def _bring(self, exchange: CodeExchange, digest: str, top: Path) -> None:
@@ -127,12 +132,12 @@ class Bundles(WorkerService):
 
     def _trim(self) -> None:
         used = self._in_use()
-        for digest in list(self._there)[: -self._kept or None]:
+        for digest in list(self._unpacked)[: -self._kept or None]:
             top = self._folder / digest
             if not any(top in (root, *root.parents) for root in used):
-                del self._there[digest]
+                del self._unpacked[digest]
                 shutil.rmtree(top, ignore_errors=True)
 
     def close(self) -> None:
-        """Delete all of them."""
+        """Delete all unpacked bundles."""
         shutil.rmtree(self._folder, ignore_errors=True)

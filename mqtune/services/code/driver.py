@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqtune.driver.ports import MakeProject
+from mqtune.driver import MakeProject
 from mqtune.services.code.project import Project
 
 #: Makes the project of an experiment.

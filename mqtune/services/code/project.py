@@ -1,6 +1,6 @@
-"""Packs a project's folder into a bundle: git's files, or those not in ``.mqtuneignore``.
+"""Packs a project's folder into a bundle.
 
-Secrets are left out.
+Files that git or ``.mqtuneignore`` ignores are left out, and so are secrets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 #: File with the patterns of ignored files, one a line.
 IGNORE_FILE: Final = ".mqtuneignore"
-#: A file of this size is hardly code.
+#: Files of this size are probably no code: a warning names them.
 BIG_BYTES: Final = 4 << 20
 #: Git's mark of an untracked file.
 _UNTRACKED: Final = "?"
@@ -73,7 +73,7 @@ _SECRETS: Final = (
 _SAMPLES: Final = ("*.example", "*.sample", "*.template", "*.pub")
 #: A notebook changes with each save, and no worker can import it.
 _NO_CODE: Final = ("*.ipynb", "*.pyc")
-#: Folders that are skipped without git, beside hidden ones.
+#: Folders that are skipped in a project without git, besides hidden ones.
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 #: A folder with this many files is probably a home folder.
 MOST_LISTED: Final = 20 * MOST_FILES
@@ -84,7 +84,7 @@ _SHOWN: Final = 5
 def packed(
     folder: Path, below: Path, outside: Collection[Path] = (), *, most_listed: int = MOST_LISTED
 ) -> dict[str, File]:
-    """Return the files of a folder, by path below a given folder. Log left-out and big ones.
+    """Return the files of a folder, by path relative to *below*. Log big and left-out ones.
 
     Args:
         below: base of the paths: the folder, or one above it.
@@ -95,26 +95,26 @@ def packed(
         ConfigurationError: they are too many or too large, one can't be read, or a pattern is invalid.
     """
     patterns = _patterns(folder / IGNORE_FILE)
-    names = [name for name in _listed(folder, most_listed) if not _is_left_out(name, patterns)]
+    names = [name for name in _list_files(folder, most_listed) if not _is_left_out(name, patterns)]
     names = [name for name in names if not any(path in (folder / name).parents for path in outside)]
     secrets = [name for name in names if _is_secret(name)]
     linked = [name for name in names if not _is_inside(folder, folder / name)]
     kept = sorted({*names} - {*secrets} - {*linked})
-    _say("look like secrets, and stay here", secrets)
-    _say("lead out of it, or to folders, and stay here", linked)
+    _warn_of("look like secrets, and stay here", secrets)
+    _warn_of("lead out of it, or to folders, and stay here", linked)
     sizes = {name: (folder / name).stat().st_size for name in kept}
     _check_sizes(folder, sizes)
-    _say("are big for code; each worker fetches them", [name for name in kept if sizes[name] >= BIG_BYTES])
+    _warn_of("are big for code; each worker fetches them", [name for name in kept if sizes[name] >= BIG_BYTES])
     prefix = folder.relative_to(below)
     return {(prefix / name).as_posix(): _read(folder / name) for name in kept}
 
 
-def _say(problem: str, names: list[str]) -> None:
+def _warn_of(problem: str, names: list[str]) -> None:
     if names:
-        logger.warning("of the files for workers %d %s: %s", len(names), problem, _some(names))
+        logger.warning("%d of the files for workers %s: %s", len(names), problem, _first_names(names))
 
 
-def _some(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
@@ -123,7 +123,7 @@ def _check_sizes(folder: Path, sizes: Mapping[str, int]) -> None:
     if len(sizes) <= MOST_FILES and sum(sizes.values()) <= MOST_BYTES:
         return
     largest = sorted(sizes, key=lambda name: -sizes[name])
-    shown = _some([f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest])
+    shown = _first_names([f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest])
     raise ConfigurationError(
         f"bundle={str(folder)!r} has {len(sizes):,} files of {sum(sizes.values()) / 1e6:.0f} MB, and {MOST_FILES:,} of "
         f"{MOST_BYTES / 1e6:.0f} MB may travel: {shown}. Name what no trial needs in .gitignore or {IGNORE_FILE}; data "
@@ -144,7 +144,8 @@ class Project:
 
     Args:
         outside: folders without code, such as a checkpoint store; ``mqtune_home`` is always one.
-        cell: the trainable's written module, if there is one. Without a *folder* its imported modules are included.
+        cell: the module that was written for the trainable, if there is one. Without a *folder*, the bundle has it and
+            the modules that it imports.
 
     Raises:
         ConfigurationError: it is not a folder, or does not contain the trainable.
@@ -214,7 +215,7 @@ class Project:
                 f"bundle={str(self.folder)!r} leaves out {self._first}, where trainable {self._spec.name!r} is: git or "
                 f"{IGNORE_FILE} ignores it"
             )
-        _say("are imported and left out: workers need them of their own", missing)
+        _warn_of("are imported and left out: workers need them of their own", missing)
         return Bundle.of(self._files)
 
     def changed_since(self, before: Bundle) -> list[str]:
@@ -224,23 +225,23 @@ class Project:
         """
         earlier = before.files()
         both = [name for name in earlier.keys() & self._files.keys() if name.endswith(".py")]
-        same = [name for name in both if self._print(earlier[name]) == self._print(self._files[name])]
+        same = [name for name in both if self._fingerprint(earlier[name]) == self._fingerprint(self._files[name])]
         return changed_in(earlier, self._files, same)
 
-    def _print(self, file: File) -> str:
+    def _fingerprint(self, file: File) -> str:
         return fingerprint(file.content, is_run=self._spec.kind == "script")
 
 
 # Which files.
 
 
-def _listed(folder: Path, most_listed: int) -> list[str]:
+def _list_files(folder: Path, most_listed: int) -> list[str]:
     """Return the paths of the files that git does not ignore.
 
     Hidden files, and files in hidden folders, are included only if git tracks them: tools keep personal data there.
     Without git only installed packages are skipped.
     """
-    names = _of_git(folder) or list(islice(_walked(folder), most_listed))
+    names = _list_by_git(folder) or list(islice(_walk_files(folder), most_listed))
     if len(names) >= most_listed:
         raise ConfigurationError(
             f"bundle={str(folder)!r} has {most_listed:,} files and more: give your project's folder"
@@ -249,7 +250,7 @@ def _listed(folder: Path, most_listed: int) -> list[str]:
     return [name for name in names if (folder / name).is_file() and name.isprintable()]
 
 
-def _of_git(folder: Path) -> list[str]:
+def _list_by_git(folder: Path) -> list[str]:
     """Return git's listing. Empty without git, outside a work tree, and if all is ignored."""
     # Don't run a program named in the folder's configuration.
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "ls-files", "-z", "-t", "--cached", "--others"]
@@ -273,27 +274,27 @@ def _of_git(folder: Path) -> list[str]:
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             # A submodule, or another work tree within this one.
-            names += [f"{name.rstrip('/')}/{inner}" for inner in _of_git(path)]
+            names += [f"{name.rstrip('/')}/{inner}" for inner in _list_by_git(path)]
         else:
             names.append(name)
     return names
 
 
-def _walked(folder: Path) -> Iterator[str]:
+def _walk_files(folder: Path) -> Iterator[str]:
     for where, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if _is_walked(Path(where, name)))
+        folders[:] = sorted(name for name in folders if _is_walk_files(Path(where, name)))
         for name in files:
             if _is_private(name):
                 continue
             yield os.path.relpath(os.path.join(where, name), folder)
 
 
-def _is_walked(folder: Path) -> bool:
+def _is_walk_files(folder: Path) -> bool:
     return not folder.name.startswith(".") and folder.name not in _SKIPPED and not (folder / "pyvenv.cfg").exists()
 
 
 def _is_private(name: str) -> bool:
-    """Whether a file is hidden, or in a hidden folder. Secrets don't count: the log names them."""
+    """Whether a file is hidden, or in a hidden folder. Not for secrets, which the log names."""
     return any(part.startswith(".") for part in PurePath(name).parts) and not _is_secret(name)
 
 

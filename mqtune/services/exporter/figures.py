@@ -28,7 +28,7 @@ class WorkerFigures:
     Attributes:
         worker: its name in the fleet.
         slots: number of its slots.
-        usable: number of slots that accept trials or run one; 0 at shutdown.
+        usable: number of slots that accept trials or run one.
         busy: number of slots with a trial.
         ended: number of attempts ended here since its start, by the devices of their slot, with commas between them,
             and by their end.

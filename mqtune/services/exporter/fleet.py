@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: For how long journals are read at a time. The rest is read the next time.
+#: How long journals are read in one call. The next call reads the rest.
 _READ_S: Final = 3.0
 #: For how long ended attempts of a worker count after it has gone. Alerts cover a shorter time.
 _KEPT_S: Final = 3_600.0
@@ -51,40 +51,40 @@ _OWNED: Final = ("experiment", "owner", "account")
 _SHARED: Final = (*_OWNED, "priority")
 #: Each metric with its text and its labels.
 METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "mqtune_redis_up": ("Whether Redis has answered; without it there is nothing else.", ()),
-    "mqtune_redis_memory_bytes": ("Memory that Redis uses of what it may use.", ()),
-    "mqtune_redis_memory_limit_bytes": ("Memory that it may use; 0 for no limit.", ()),
+    "mqtune_redis_up": ("Whether Redis has answered. If not, all other figures are missing.", ()),
+    "mqtune_redis_memory_bytes": ("Memory that Redis uses.", ()),
+    "mqtune_redis_memory_limit_bytes": ("Memory that Redis may use; 0 for no limit.", ()),
     "mqtune_queue_workers": ("Connected workers with slots of one shape.", ("queue", "version")),
-    "mqtune_queue_slots": ("Their slots.", ("queue",)),
-    "mqtune_queue_slots_busy": ("Those that have an attempt.", ("queue",)),
+    "mqtune_queue_slots": ("Slots of the connected workers.", ("queue",)),
+    "mqtune_queue_slots_busy": ("Slots of these workers that have an attempt.", ("queue",)),
     "mqtune_queue_waiting": ("Attempts that wait in a queue.", ("queue", "priority")),
     "mqtune_fleet_impaired_seconds": (
-        "For how long something has kept a worker, or a device of it, from its work.",
+        "For how long a worker, or one of its devices, has been impaired.",
         ("worker", "device", "kind"),
     ),
     "mqtune_fleet_attempts_ended_total": (
-        "Attempts that have ended while this looked, by the devices of their slot and how.",
+        "Attempts that have ended since the exporter began, by the devices of their slot and their end.",
         ("worker", "device", "end"),
     ),
     "mqtune_experiment_running": ("Attempts that run.", _OWNED),
     "mqtune_experiment_waiting": ("Attempts that are queued and wait for a slot.", _OWNED),
-    "mqtune_experiment_waiting_oldest_seconds": ("For how long the first of them has waited.", _OWNED),
+    "mqtune_experiment_waiting_oldest_seconds": ("For how long the first of the waiting attempts has waited.", _OWNED),
     "mqtune_experiment_driver_up": ("Whether a driver has the experiment.", _OWNED),
     "mqtune_experiment_script_up": ("Whether a worker runs its submitted script in a driver slot.", _OWNED),
     "mqtune_experiment_driver_behind_seconds": (
-        "How old the oldest entry of the journal was that the driver had not read when it kept its lock last.",
+        "Age of the oldest unread entry of the journal when its driver last renewed its lock.",
         _OWNED,
     ),
-    "mqtune_experiment_last_event_timestamp_seconds": ("When its newest event came.", _OWNED),
+    "mqtune_experiment_last_event_timestamp_seconds": ("Time of its newest event.", _OWNED),
     "mqtune_experiment_journal_bytes": ("Size of its journal in Redis.", _OWNED),
-    "mqtune_experiment_journal_limit_bytes": ("Size that it may have; 0 for any.", _OWNED),
+    "mqtune_experiment_journal_limit_bytes": ("Largest size that its journal may have; 0 for no limit.", _OWNED),
     "mqtune_experiment_slots_held": ("Slots in which it runs.", _SHARED),
-    "mqtune_experiment_slots_wanted": ("Slots that it could use, with those that it has.", _SHARED),
-    "mqtune_experiment_slots_entitled": ("Slots that are its own now, by what all want.", _SHARED),
-    "mqtune_experiment_share": ("What it gets against others of its priority.", _SHARED),
+    "mqtune_experiment_slots_wanted": ("Slots that it could use, including those that it has.", _SHARED),
+    "mqtune_experiment_slots_entitled": ("Slots that it may have now, in view of all demands.", _SHARED),
+    "mqtune_experiment_share": ("Its weight against others of its priority.", _SHARED),
     "mqtune_experiment_starved_seconds": ("For how long it has had no slot while others have them.", _SHARED),
     "mqtune_quota_slots": ("Slots that the experiments under a quota may have together.", ("quota",)),
-    "mqtune_quota_slots_used": ("Those in which they run.", ("quota",)),
+    "mqtune_quota_slots_used": ("Slots in which these experiments run.", ("quota",)),
 }
 _PRIORITY_OF: Final = {number: name for name, number in MESSAGE_PRIORITIES.items()}
 #: One value: the metric's name, the value, and the values of its labels.
@@ -95,10 +95,10 @@ class FleetReader:
     """Reads the figures of a broker's fleet with each call; any thread may call it.
 
     It reads the new entries of each journal. Ended experiments are left out. Figures that the account may not read are
-    left out, with one warning. A server that is away is a figure.
+    left out, with one warning. If the server is away, ``mqtune_redis_up`` is 0.
 
     Args:
-        url: the broker's; a monitor's account is enough.
+        url: the broker's URL; a monitor's account is enough.
         timing: the times of its connection.
 
     Raises:
@@ -115,9 +115,9 @@ class FleetReader:
         self._quotas, self._states = Quotas(client, patience_s=0), States(client, patience_s=0)
         self._tails: dict[str, Tail] = {}
         self._ended: Counter[tuple[str, str, str]] = Counter()
-        #: When each worker was in the register last, or an attempt of its ended, by the monotonic clock.
+        #: When each worker was last in the register, or an attempt on it ended, by the monotonic clock.
         self._seen: dict[str, float] = {}
-        #: Queues in which something waited, as their workers may be gone.
+        #: Queues in which attempts waited at the last call. Their workers may be gone.
         self._queues: set[str] = set()
         self._told: set[str] = set()
         self._is_up = True
@@ -153,7 +153,7 @@ class FleetReader:
             yield "mqtune_quota_slots_used", quota.running, (quota.pattern,)
         names = self._known(lambda: experiments_on(self._client, patience_s=0)) or []
         states = self._states.read(filter(is_name, names))
-        owned = self._look(states)
+        owned = self._read_journals(states)
         # By the server's clock, as all times here.
         ((seconds, microseconds),) = ask_each(self._client, [("TIME",)], patience_s=0)
         now = seconds + microseconds / 1e6
@@ -162,7 +162,7 @@ class FleetReader:
         yield from self._of_workers(workers, now)
 
     def _known(self, ask: Callable[[], T]) -> T | None:
-        """Return an answer, or None with one warning if the account may not read it."""
+        """Return the answer of *ask*. If the account may not read it, warn once and return None."""
         try:
             return ask()
         except BrokerUnavailable:
@@ -215,7 +215,7 @@ class FleetReader:
 
     # Experiments.
 
-    def _look(self, states: dict[str, State]) -> dict[str, tuple[str, ...]]:
+    def _read_journals(self, states: dict[str, State]) -> dict[str, tuple[str, ...]]:
         """Read new entries of journals, and return the labels of the experiments under way."""
         self._tails = {name: tail for name, tail in self._tails.items() if name in states}
         deadline = time.monotonic() + _READ_S
@@ -237,7 +237,7 @@ class FleetReader:
         if tail is None or not tail.is_before(newest):
             # Another experiment has the name, or the server was set back.
             tail = self._tails[name] = Tail(self._client, name, patience_s=0)
-        for ended in tail.take_in(deadline):
+        for ended in tail.read_new(deadline):
             self._ended[ended] += 1
             self._seen[ended.worker] = time.monotonic()
 

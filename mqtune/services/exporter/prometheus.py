@@ -80,7 +80,7 @@ def figures_of_worker(worker: WorkerFigures) -> Iterator[Figure]:
     yield Figure("mqtune_worker_attempts_ended_total", text, ("worker", "device", "end"), ended)
     for unit, text, values in (
         ("memory_bytes", "Memory in use on a device, by any process.", worker.gpu_memory),
-        ("load_percent", "Share of the last moment in which a device computed.", worker.gpu_load),
+        ("load_percent", "Percentage of recent time in which a device computed.", worker.gpu_load),
         ("power_watts", "Power that a device draws.", worker.gpu_power),
     ):
         by_device: dict[tuple[str, ...], float] = {(worker.worker, device): value for device, value in values.items()}
@@ -88,7 +88,7 @@ def figures_of_worker(worker: WorkerFigures) -> Iterator[Figure]:
     if worker.redis is not None:
         used, most = worker.redis
         yield Figure("mqtune_worker_redis_memory_bytes", "Memory that the worker's Redis uses.", labels, {name: used})
-        text = "Memory that it may use; 0 for no limit."
+        text = "Memory that the worker's Redis may use; 0 for no limit."
         yield Figure("mqtune_worker_redis_memory_limit_bytes", text, labels, {name: most})
 
 

@@ -1,4 +1,7 @@
-"""The end of an experiment's journal, as it grows, for a watcher of many experiments that folds none."""
+"""Reads the newest entries of a growing journal without folding it.
+
+So one process can watch many experiments.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _PAGE_COUNT: Final = 1_000
 
 
 class Ended(NamedTuple):
-    """An attempt that has run and ended: its worker, the devices of its slot with commas, its end."""
+    """An attempt that has run and ended. ``devices`` has those of its slot, separated by commas."""
 
     worker: str
     devices: str
@@ -36,10 +39,10 @@ class Ended(NamedTuple):
 
 
 class Tail:
-    """The newest entries of an experiment's journal when this is made, and later ones, each once.
+    """Reads an experiment's journal from its newest entries on, each entry once.
 
     Reports are not decoded. Unreadable entries and new chapters' entries are left out, so no store is needed. The end
-    of an attempt that began before the newest thousand entries is left out, too, as its place is unknown.
+    of an attempt that began before the newest thousand entries is left out, too, as its worker is unknown.
 
     Args:
         client: a checked connection.
@@ -47,7 +50,7 @@ class Tail:
         patience_s: how long a call is repeated while the server is away.
 
     Attributes:
-        owner: the creator; None if the first event is missing or can't be read.
+        owner: the experiment's creator; None if the first event is missing or can't be read.
         has_ended: whether the experiment has ended, as far as the journal was read.
         last: the newest entry that was read; empty for none.
 
@@ -71,10 +74,10 @@ class Tail:
             self._begin(reversed(newest))
         self.last = newest[0].id if newest else ""
 
-    def take_in(self, deadline: float) -> Iterator[Ended]:
+    def read_new(self, deadline: float) -> Iterator[Ended]:
         """Read new entries, and yield the attempts that have ended.
 
-        Entries for which there is no time come with the next call.
+        After the deadline, the next call continues.
 
         Args:
             deadline: when to stop, by the monotonic clock.
@@ -91,7 +94,7 @@ class Tail:
                 return
 
     def _begin(self, entries: Iterable[Entry]) -> None:
-        """Fold entries whose ends are no news."""
+        """Read the first entries, whose ended attempts are not counted."""
         for _ in self._fold(entries):
             pass
 

@@ -16,10 +16,10 @@ from mqtune.worker.ports import AttemptHere, WorkerHost, WorkerService, WorkerSt
 
 
 class Observer:
-    """Serves a worker's figures from before its start, as the ``observe`` of its settings.
+    """Serves a worker's figures, from before its start. It is the ``observe`` of its settings.
 
     Args:
-        serve: starts to serve the figures that its argument returns. Any thread may read them.
+        serve: gets a function that returns the figures, and starts to serve them. Any thread may call that function.
     """
 
     def __init__(self, serve: Callable[[ReadFigures], object]) -> None:

@@ -1,8 +1,8 @@
-"""Copies linked files that an attempt writes to, so that the program's files stay as they are.
+"""Copies linked files that an attempt writes to, so that the program's files stay unchanged.
 
-Python opens a file for writing after an audit event, in which the link is replaced by a copy. Libraries that open files
-in C are not seen, nor are other programs. Where such a library has changed a file, the attempt's errors say so at its
-end.
+Python opens a file for writing after an audit event, in which the link is replaced by a copy. Files that libraries in C
+or other programs open are not noticed. If such a library has changed a file, a line of the attempt's stderr says so at
+its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Final
 
 from mqtune.services.folders.working_folder import RECORD
 
-#: The largest file that is copied to be changed in part: some 50 ms. A larger data set is often only read, as a map.
+#: The largest file that is copied when it is opened to be changed in part, which takes some 50 ms. A larger file is
+#: often a data set that is only read, as a memory map.
 _MOST_BYTES: Final = 32_000_000
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
 #: File names that libraries write in C: PyTorch, HDF5, SQLite, Arrow, Polars and others.
@@ -34,10 +35,7 @@ _detaching: Final = threading.RLock()
 
 
 class _MirroredAttempt:
-    """The attempt of this process: its place, and the mirrored folder, above the program's.
-
-    Empty without one.
-    """
+    """The attempt of this process, if there is one: its place, and the program folder's parent."""
 
     place = mirrored = ""
     is_watched = False
@@ -56,8 +54,8 @@ def protect_originals(place: Path, home: Path) -> None:
         _MirroredAttempt.is_watched = True
         # Python removes no hook.
         sys.addaudithook(_on_event)
-    atexit.unregister(_say_changes)
-    atexit.register(_say_changes)
+    atexit.unregister(_print_changes)
+    atexit.register(_print_changes)
 
 
 def _on_event(event: str, arguments: tuple[object, ...]) -> None:
@@ -84,9 +82,9 @@ def _detach(path: str, flags: int) -> None:
         if flags & os.O_TRUNC:
             os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(status.st_mode)))
         elif status.st_size > _MOST_BYTES:
-            _say(
-                f"{original} is opened for writing, and too large for a copy of this trial's own: "
-                "changes are made for all trials"
+            _print_line(
+                f"{original} is opened for writing, and is too large for a copy of this trial's own: "
+                "this trial changes it for all trials"
             )
             return
         else:
@@ -95,13 +93,13 @@ def _detach(path: str, flags: int) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(draft)
-        _say(f"{original} is opened for writing, and this trial can't have a copy of its own: {error}")
+        _print_line(f"{original} is opened for writing, and this trial can't have a copy of its own: {error}")
         return
-    _say(f"this trial writes to its own copy of {original}, which stays as it is")
+    _print_line(f"this trial writes to its own copy of {original}, which stays as it is")
 
 
 def _original_of(path: str) -> str | None:
-    """Return the target of a link in the attempt's place, or None if it is no such link."""
+    """Return the program's file to which a path in the attempt's place links; else None."""
     inside = path.removeprefix(_MirroredAttempt.place + os.sep)
     if inside == path:
         return None
@@ -112,8 +110,8 @@ def _original_of(path: str) -> str | None:
         return None
 
 
-def _say_changes() -> None:
-    """Name the linked library files that have changed since the attempt's place was made."""
+def _print_changes() -> None:
+    """Print the linked library files that have changed since the attempt's place was made."""
     place = _MirroredAttempt.place
     with contextlib.suppress(OSError):
         began_ns = os.stat(os.path.join(place, RECORD)).st_mtime_ns
@@ -122,12 +120,12 @@ def _say_changes() -> None:
                 original = _original_of(os.path.join(folder, name)) if name.endswith(_OF_LIBRARIES) else None
                 with contextlib.suppress(OSError):
                     if original is not None and os.stat(original).st_mtime_ns > began_ns:
-                        _say(
+                        _print_line(
                             f"{original} has changed while this trial ran, by it or by another one: write to a new name"
                         )
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     # Not through the program's streams, which may be anything.
     with contextlib.suppress(OSError):
         os.write(2, f"mqtune: {text}\n".encode(errors="backslashreplace"))

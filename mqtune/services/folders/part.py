@@ -41,9 +41,9 @@ class Part:
         protect_originals(place, self._home)
 
     def begin(self, message: StartMessage) -> None:
-        """Let the attempt's working directory be a link to the working folder.
+        """Make the attempt's working directory a link to the working folder.
 
-        Its worker replaces that at the end.
+        Its worker replaces the link at the end.
         """
         if message["working_dir"]:
             path = Path(message["working_dir"])

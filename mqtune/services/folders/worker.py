@@ -1,4 +1,4 @@
-"""The worker's part of folders: says where attempts run, and keeps or deletes their new files."""
+"""The worker's part of folders: decides where attempts run, and settles their new files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mqtune.services.folders.working_folder import KEPT_LINKS, discard, settle
 from mqtune.worker import ExperimentHere, ImportKey, Scratch, WorkerSettings
 from mqtune.worker.ports import AttemptHere, WorkerHost, WorkerService
 
-#: Below an experiment's folder: the places of attempts that run, by worker. No trial can have this name.
+#: The folder in an experiment's folder with the places of running attempts, by worker. No trial can have this name.
 WORK_FOLDER: Final = ".work"
-#: Below an attempt's temporary folder: its working directory, if that is never kept.
+#: The working directory of an attempt in its temporary folder, if it is never kept.
 _WORK: Final = "work"
 
 
@@ -37,7 +37,7 @@ class Folders(WorkerService):
         settle_behind(log_root, scratch)
 
     def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
-        """Have each process of an experiment's trials make a working folder, if the experiment asks for that."""
+        """Have each process of trials make a working folder, if the experiment asks for that."""
         if experiment.definition.get("working_dir") != "trial":
             return key
         places = self._log_root / experiment.name / WORK_FOLDER / self._scratch.name
@@ -45,10 +45,7 @@ class Folders(WorkerService):
         return replace(key, program=replace(key.program, parts=parts))
 
     def working_dir(self, run: AttemptHere) -> Path | None:
-        """Return an attempt's own working directory, a new one for each claim.
-
-        Return None for the worker's.
-        """
+        """Return an attempt's own working directory, new for each claim; None without one."""
         if run.definition.get("working_dir") != "trial":
             return None
         experiment, claim = run.journal.experiment, run.claim
@@ -60,7 +57,7 @@ class Folders(WorkerService):
     def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
         """Put the new files of an ended attempt into its working directory, or delete them."""
         working_dir = self.working_dir(run)
-        if working_dir is not None and (place := _leave(working_dir, _keeps(run), end)) is not None:
+        if working_dir is not None and (place := _settle_or_discard(working_dir, _keeps(run), end)) is not None:
             self._stuck.add(place)
 
     def close(self) -> None:
@@ -78,13 +75,13 @@ class Folders(WorkerService):
 
 
 def settle_behind(log_root: Path, scratch: Scratch) -> None:
-    """Have a killed worker's attempts keep their new files when that worker's folder is deleted."""
+    """Keep the new files of a killed worker's attempts, before *scratch* deletes its folder."""
 
     def settle_all(worker: str) -> None:
         for places in _places_of(log_root.absolute(), worker):
             for link in _links_to(places):
                 # Attempts that were lost with their worker count as failed.
-                _leave(link, "failed", AttemptEnd.LOST)
+                _settle_or_discard(link, "failed", AttemptEnd.LOST)
             discard(places)
 
     scratch.on_discard.append(settle_all)
@@ -105,10 +102,10 @@ def _keeps(run: AttemptHere) -> str:
     return str(run.definition.get("keep_working_dir", "always"))
 
 
-def _leave(working_dir: Path, keep: str, end: AttemptEnd) -> Path | None:
-    """Move new files to the working directory, or delete them.
+def _settle_or_discard(working_dir: Path, keep: str, end: AttemptEnd) -> Path | None:
+    """Move an attempt's new files to its working directory, or delete them, as *keep* says.
 
-    Return the place if they can't be moved.
+    Return the place if they can't be moved, else None.
 
     An empty working directory is deleted.
     """
@@ -126,5 +123,5 @@ def _leave(working_dir: Path, keep: str, end: AttemptEnd) -> Path | None:
 
 
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
-    """Return what gives attempts working folders of their own."""
+    """Return the service that gives attempts their own working folders."""
     return (Folders(settings.log_root, host.scratch),)

@@ -35,7 +35,7 @@ DEEPEST: Final = 32
 #: Folder for files that an attempt has written to ``..``, among the kept files.
 PARENT_FOLDER: Final = "parent-folder"
 
-#: Folder beside the places, with one link of each kind.
+#: Folder beside the places, with one link to each original. Links in working folders are hard links to these.
 KEPT_LINKS: Final = ".links"
 #: File in an attempt's place that names the program's folder.
 RECORD: Final = ".mqtune-source"

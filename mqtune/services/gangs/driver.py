@@ -11,14 +11,14 @@ from mqtune.services.gangs.seating import Seating
 
 
 def check_for_settings(asked: Sequence[Resources], backend: BackendSession | None) -> None:
-    """Have a backend seat gangs, or refuse them if it can't run such gangs.
+    """Prepare a backend for gangs, or refuse gangs that it can't run.
 
     Args:
         asked: the resources that trials may ask for.
         backend: the backend's session; None for one worker on this machine, which has not started yet.
 
     Raises:
-        ConfigurationError: the place can't run what trials ask for.
+        ConfigurationError: the backend, or this machine, can't run what trials ask for.
     """
     machines, seats = max(resources.machines for resources in asked), asked[0].seats
     if backend is None and machines > 1:

@@ -28,8 +28,8 @@ class Seating(Placement):
     def count(self, needs: Resources, rooms: Sequence[SlotRoom]) -> int:
         """Return the number of attempts that can have all of their seats at the same time.
 
-        With seats on different workers, each worker gives a gang one slot at most. So many gangs can be seated as find
-        enough slots in all workers together: each seat goes to the gang that lacks most.
+        If the seats must be on different workers, each worker gives a gang one slot at most. A number of gangs fits if
+        all workers together have enough slots under this rule.
         """
         most = super().count(needs, rooms) // needs.seats
         if needs.machines == 1:

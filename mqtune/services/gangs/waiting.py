@@ -26,7 +26,7 @@ class HeldSeats:
 
     Args:
         trial: the attempt's trial.
-        unclaimed: the attempts and seats that workers have and have not started.
+        unclaimed: the attempts and seats that workers have received and not started.
         asked: the resources that the attempt may ask for.
     """
 
@@ -64,7 +64,7 @@ class HeldSeats:
         ]
 
     def others(self, workers: Iterable[WorkerInfo]) -> list[WorkerInfo]:
-        """Return the workers that may take the missing seats, with the held seats among their busy slots."""
+        """Return the workers that may take the missing seats. Held seats count as busy slots."""
         holders = Counter(seat.worker for seat in self._held.values())
         are_apart = any(resources.machines > 1 for resources in self._asked)
         return [

@@ -1,4 +1,4 @@
-"""The worker's part of gangs: it waits for the other seats, and tells each process where they are."""
+"""The worker's part of gangs: waits for the other seats, and tells processes where they are."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mqtune.worker.ports import AttemptHere, SendClaim, WorkerHost, WorkerServic
 
 #: The longest time that an operator may give.
 LONGEST_SEAT_S: Final = 86_400.0
-#: The largest random share by which a worker waits longer. If two gangs of different experiments each hold half of the
-#: slots of both, they must not both give up at one moment.
+#: A worker waits longer by a random part of the time, up to this share. Two gangs that each hold half of the slots that
+#: both need must not give up at the same moment.
 _SPREAD: Final = 0.5
 #: The interval in which a claim is repeated while its seat is held.
 POLL_S: Final = 0.25
 #: Why a seat is left to another worker, or for later.
 _REFUSALS: Final = {
-    "beside": "this worker has another seat of it",
+    "beside": "this worker has another seat of the same gang",
     "after": "another gang comes first",
     "left": "its other seats were not taken in time",
 }
@@ -38,7 +38,7 @@ class Gangs(WorkerService):
 
     Args:
         lease_s: for how long each claim holds a seat.
-        seat_s: for how long a seat is held for the others at least.
+        seat_s: the shortest time for which a seat is held until the others are taken.
         spread: a random number from 0 to 1.
     """
 
@@ -47,12 +47,12 @@ class Gangs(WorkerService):
     ) -> None:
         self._lease_s, self._seat_s = lease_s, seat_s
         self._clock, self._spread = clock, spread
-        #: By attempt, the port that is kept for its process, and once it is claimed the journal's answer.
+        #: By attempt, the port that is reserved for its process; and after its claim, the journal's answer.
         self._ports: WeakKeyDictionary[AttemptHere, Address] = WeakKeyDictionary()
         self._grants: WeakKeyDictionary[AttemptHere, Grant] = WeakKeyDictionary()
 
     def start(self) -> None:
-        """Check what the operator has set.
+        """Check the operator's settings.
 
         Raises:
             ConfigurationError: a setting is invalid.
@@ -84,7 +84,7 @@ class Gangs(WorkerService):
         return answer
 
     def variables(self, run: AttemptHere) -> Mapping[str, str]:
-        """Release the port to the seat's process, and return the variables by which it finds the others."""
+        """Release the port for the seat's process, and return the variables that name the others."""
         self._release(run)
         grant = self._grants.get(run)
         return {} if grant is None else variables_of(run.claim.seat[1], grant.assignment.seats, grant.address)
@@ -114,7 +114,7 @@ def variables_of(seat: int, seats: int, address: str) -> dict[str, str]:
 
 
 def check(seat_s: float) -> None:
-    """Check what the operator has set.
+    """Check the operator's settings.
 
     Raises:
         ConfigurationError: the time for which seats are held, or the address of this machine, is invalid.
@@ -128,10 +128,10 @@ def check(seat_s: float) -> None:
 
 
 def check_for_worker(_: RedisClient, settings: WorkerSettings) -> None:
-    """Check what the operator has set, before the worker takes its name."""
+    """Check the operator's settings, before the worker takes its name."""
     check(settings.seat_s)
 
 
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
-    """Return the service."""
+    """Return the service that seats gangs."""
     return (Gangs(host.timing.lease_s, settings.seat_s),)

@@ -50,12 +50,12 @@ class HealthCheck(WorkerService):
         self._closed = False
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
-        """Check a slot with a failed attempt before the next one."""
+        """Have a slot checked again after a failed attempt."""
         if result.end is AttemptEnd.FAILED or result.error_type == DEVICE_BROKEN:
             self._sound_until.pop(run.slot, None)
 
     def admit(self, slot: SlotHere) -> bool:
-        """Return whether a slot is healthy, within ``health_check_s``. Else quarantine its devices."""
+        """Return whether a slot is healthy within ``health_check_s``. Else quarantine its devices."""
         if time.monotonic() < self._sound_until.get(slot.index, 0.0):
             return True
         environment = slot.environment
@@ -101,7 +101,7 @@ class HealthCheck(WorkerService):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**without_secrets(), **environment},
-                # In the worker's session it is no orphan (see mqtune/worker/processes.py).
+                # In the worker's session it is no orphan (see mqtune/worker/host/processes.py).
                 process_group=0,
             )
             self._running.add(process)

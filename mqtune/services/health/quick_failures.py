@@ -1,6 +1,6 @@
-"""The watch for a broken device, on which attempts fail within seconds while they do well elsewhere.
+"""Detects broken devices: attempts fail there within seconds while they do well elsewhere.
 
-Such a device would take one trial of an experiment after the other.
+Without this, such a device would fail one trial of an experiment after the other.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ logger = logging.getLogger(__name__)
 #: An attempt that fails within this time, and without a report, is a quick failure: a first batch takes less on a sound
 #: device.
 QUICK_S: Final = 10.0
-#: The number of quick failures in a row, and of their trials, that close a device: one trial may be at fault itself, as
-#: each trial of an experiment may. After a wrong quarantine the first number doubles.
+#: How many quick failures in a row close a device, and from how many trials they must be, because one trial may be at
+#: fault itself. After a wrong quarantine, its experiment needs twice as many failures.
 IN_A_ROW: Final = 3
 OF_TRIALS: Final = 2
 #: Each probe that fails immediately doubles the pause before the next one, up to this: the longest until a repaired
 #: device is used again.
 LONGEST_PAUSE_S: Final = 1800.0
-#: For how long an attempt that does well elsewhere counts, and how often a worker notes such an attempt.
+#: How long an attempt that did well elsewhere counts, and how often a worker records such an attempt.
 LATELY_S: Final = 60.0
 NOTED_EACH_S: Final = 30.0
-#: The number of experiments that are remembered: more than a worker runs at the same time.
+#: The number of remembered experiments: more than a worker runs at the same time.
 REMEMBERED: Final = 32
 #: The kind of its impairments.
 _KIND: Final = "failures"
@@ -74,7 +74,7 @@ class _Experiment:
 
 @dataclass(slots=True, eq=False)
 class _Suspicion(ImpairmentCause):
-    """The cause of an impairment by quick failures: begin (monotonic), experiment and number."""
+    """The cause of a quarantine: *number* quick failures of an experiment, before *began_at*."""
 
     began_at: float = 0.0
     experiment: str = ""
@@ -82,16 +82,19 @@ class _Suspicion(ImpairmentCause):
 
 
 class QuickFailures(WorkerService):
-    """Quarantines the devices of a slot after quick failures. Any thread may call it.
+    """Quarantines the devices of a slot after quick failures. Thread-safe.
 
     **The rule.** A slot's devices are closed after ``IN_A_ROW`` quick failures of one experiment, of ``OF_TRIALS``
-    trials, without an attempt in between that did well. The same experiment must do better elsewhere, on other devices
-    here or on other workers: an attempt has done well there since; or an attempt runs there, or did well there lately,
-    and no quick failure is known. So trials that fail everywhere, by their own code, close no device. After a pause one
-    attempt may start as a probe. The quarantine ends when an attempt does well there, or fails and others do no better.
+    trials, with no attempt in between that did well. In addition, the experiment must do better elsewhere, on other
+    devices here or on other workers. It does if an attempt has done well there since the first failure. It also does if
+    no quick failure is known there since, and an attempt runs there or did well there lately. So trials that fail
+    everywhere, by their own code, close no device.
 
-    One error that names a broken device is enough, unless an attempt of that experiment has named another device in the
-    last ``BROKEN_S``: an experiment whose errors do so everywhere is at fault itself.
+    After a pause one attempt may start as a probe. The quarantine ends when an attempt does well there, or when one
+    fails and others do no better.
+
+    A single error that names a broken device is enough. It does not count if an attempt of the same experiment has
+    named another device in the last ``BROKEN_S``: then the experiment itself is probably at fault.
 
     Args:
         worker: the worker's name in the fleet.
@@ -140,7 +143,7 @@ class QuickFailures(WorkerService):
             self.note_well(run.journal, run.devices, self._seen_well_at(run))
 
     def note_well(self, journal: Journal, devices: Devices, at: float) -> None:
-        """Note that an attempt did well at that time: it had reported, completed, or run for ``QUICK_S``."""
+        """Note that an attempt did well: it had reported, completed, or run for ``QUICK_S`` by then."""
         with self._lock:
             known = self._of(journal.experiment)
             known.well[devices] = max(at, known.well.get(devices, at))
@@ -183,15 +186,15 @@ class QuickFailures(WorkerService):
         since = suspicion.began_at if suspicion is not None and suspicion.is_open else row.since
         is_likely = (is_enough or suspicion is not None) and self._do_well_elsewhere(journal, devices, since, others)
         if suspicion is not None and not suspicion.is_open and (is_likely or broken):
-            # No probe: it was about to start when the devices were quarantined.
+            # The attempt is no probe: it was about to start when the devices were quarantined.
             return
         if broken and not others.broken:
             phrase = broken_device(error)
-            self._suspect(journal, slot, devices, row, f"an attempt failed there by {phrase!r}", last, suspicion)
+            self._quarantine(journal, slot, devices, row, f"an attempt failed there by {phrase!r}", last, suspicion)
         elif is_likely:
             attempts = "attempt" if row.number == 1 else f"{row.number} attempts"
-            text = f"its last {attempts} failed at once, and others elsewhere have not"
-            self._suspect(journal, slot, devices, row, text, last, suspicion)
+            text = f"its last {attempts} failed within seconds, and others elsewhere have not"
+            self._quarantine(journal, slot, devices, row, text, last, suspicion)
         elif suspicion is not None:
             self._lift(suspicion, devices, "attempts fail elsewhere too")
 
@@ -206,7 +209,7 @@ class QuickFailures(WorkerService):
         causes = (self._impairments.cause_of(device, _KIND) for device in devices)
         return next((cause for cause in causes if isinstance(cause, _Suspicion)), None)
 
-    def _suspect(
+    def _quarantine(
         self, journal: Journal, slot: int, devices: Devices, row: _Row, text: str, error: str, before: _Suspicion | None
     ) -> None:
         pause_s = self._timing.first_probe_s if before is None else min(2 * before.pause_s, LONGEST_PAUSE_S)
@@ -225,9 +228,9 @@ class QuickFailures(WorkerService):
         self._impairments.put(devices, _KIND, cause, says=says)
 
     def _lift(self, suspicion: _Suspicion, devices: Devices, why: str) -> None:
-        """End a quarantine, and ask more of the experiment whose failures have led to it.
+        """End a quarantine, and require more failures of its experiment for the next one.
 
-        They say little about devices.
+        The experiment's failures have turned out to say little about devices.
         """
         with self._lock:
             known = self._of(suspicion.experiment)
@@ -247,7 +250,7 @@ class QuickFailures(WorkerService):
         return well >= since or (failed < since and is_likely)
 
     def _compare(self, journal: Journal, fared: Fared, devices: Devices) -> Others:
-        """Note in Redis how an attempt did, and read how others do."""
+        """Record in Redis how an attempt did, and return how others do."""
         try:
             others = journal.compare(fared, self._worker, ",".join(devices))
         except (BrokerUnavailable, AccessDenied) as error:
@@ -267,8 +270,8 @@ class QuickFailures(WorkerService):
         return run.has_reported or (began_at is not None and self._clock.monotonic() - began_at >= QUICK_S)
 
     def _seen_well_at(self, run: AttemptHere) -> float:
-        """Return when an attempt has last done well.
+        """Return when an attempt was last seen to do well: now, or when its last process exited.
 
-        The slot's next attempt may have failed already when an attempt is gone.
+        After that, the slot's next attempt may have failed already.
         """
         return min(self._clock.monotonic(), run.gone_at)

@@ -7,5 +7,6 @@ trials. This knowledge survives a worker's restart.
 Terms: a *late import* happens in a trial, after its fork. A *batch* has modules, and the trial's environment changes
 before their import.
 
-Other places: `mqtune/trainable/process/late_imports.py`, `mqtune/worker/preloads.py`, `tests/services/late_imports`.
+Other places: `mqtune/trainable/process/late_imports.py`, `mqtune/worker/programs/preloads.py`,
+`tests/services/late_imports`.
 """

@@ -56,9 +56,9 @@ class _KnownImports:
 class LateImports:
     """The known late imports of each trainable. Thread-safe.
 
-    Modules tried by zygotes are in a file beside their logs, one for each Python and environment. A restarted worker,
-    and the next experiment with the same trainable, use it. If the file can't be read or written, the first trials
-    import the modules themselves.
+    Modules that importers have imported are stored in a file beside their logs, one for each Python environment. A
+    restarted worker, and the next experiment with the same trainable, use it. If the file can't be read or written, the
+    first trials import the modules themselves.
 
     Args:
         log_root: the worker's log folder.
@@ -73,9 +73,9 @@ class LateImports:
         self._known: dict[str, _KnownImports] | None = None
 
     def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
-        """Return the modules for a zygote to import after the trainable's, in order.
+        """Return the batches of modules that an importer should import early, in order.
 
-        Modules that it was *told* of are left out.
+        Modules that it was *told* of before are left out.
         """
         with self._lock:
             return self._of(spec).batches(told)
@@ -91,7 +91,7 @@ class LateImports:
                         known.untried[name] = tuple(sorted(changes.items()))
 
     def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
-        """Record which of the *asked* modules a zygote actually had to import.
+        """Record which of the *asked* modules an importer actually had to import (*loaded*).
 
         The others need not be sent again.
         """
@@ -104,7 +104,7 @@ class LateImports:
             self._keep(spec)
 
     def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
-        """Stop early imports of a module's package, or of all packages. Return True."""
+        """Stop early imports of a module's package, or of all if *module* is empty. Return True."""
         logger.info("trainable %s: %s", spec, why)
         with self._lock:
             self._of(spec).refused.add(_package(module) or EVERY_PACKAGE)

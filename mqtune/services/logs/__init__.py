@@ -5,5 +5,6 @@ to the workers' machines. A worker sends only output of attempts that ran on it.
 
 Terms: a *question* names an attempt, one of its two streams and a place in it. A *chunk* is the answer's bytes.
 
-Other places: `mqtune/journal/logs.py`, `mqtune/cli/logs.py` (`mqtune logs`), `docs/cli.md`, `tests/services/logs`.
+Other places: `mqtune/journal/exchange/logs.py`, `mqtune/cli/logs.py` (`mqtune logs`), `docs/cli.md`,
+`tests/services/logs`.
 """

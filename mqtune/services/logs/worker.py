@@ -72,10 +72,10 @@ class LogServer(WorkerService):
             question = exchange.take(self._worker)
             if question is None:
                 return
-            exchange.answer(question, self._found(exchange, experiment, question))
+            exchange.answer(question, self._answer_to(exchange, experiment, question))
         self._wake(experiment)
 
-    def _found(self, exchange: LogExchange, experiment: str, question: LogQuestion) -> LogChunk | str:
+    def _answer_to(self, exchange: LogExchange, experiment: str, question: LogQuestion) -> LogChunk | str:
         _, trial, attempt, stream, offset = question
         run = f"run {attempt} of script" if trial == DRIVER else f"trial {trial} attempt {attempt} of experiment"
         named = f"{run} {experiment}"

@@ -48,7 +48,7 @@ def note(client: redis.Redis, action: AuditAction, target: str, detail: str = ""
     A full server rejects the entry. The action continues with a warning, as it may free memory.
 
     Raises:
-        AccessDenied: the account was made by an earlier version.
+        AccessDenied: the account may not write to the stream, because an earlier version made it.
         BrokerUnavailable: the server is away.
     """
     fields: dict[FieldT, EncodableT] = {

@@ -1,4 +1,4 @@
-"""The check that devices are free of others' memory before a trial, and of the trial's own after it."""
+"""Checks that others leave devices free before a trial, and that the trial does so after it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mqtune.core.timing import Timing
 from mqtune.worker import ImpairmentCause, Impairments
 from mqtune.worker.ports import SlotHere, WorkerService
 
-#: The growth of a device's memory in use that counts as none: displays and monitoring vary by some ten MiB. The
-#: smallest thing that a trial can leave behind, a CUDA context, takes at least 300 MiB.
+#: A growth of a device's memory in use that is ignored: displays and monitoring vary by some ten MiB. The smallest
+#: remains of a trial, a CUDA context, take at least 300 MiB.
 TOLERANCE_BYTES: Final = 256 << 20
-#: The memory of a device that others may have in use where a trial begins: a share, and at least so much. Displays and
-#: desktops take less.
+#: How much of a device's memory others may use when a trial begins: the larger of this share and this number of bytes.
+#: Displays and desktops take less.
 OTHERS_SHARE: Final = 0.1
 OTHERS_BYTES: Final = 2_000_000_000
 #: The memory of a device that a process may keep between trials. A CUDA context takes 0.3 to 0.6 GB and the handles of
@@ -30,7 +30,7 @@ _KIND: Final = "memory"
 
 
 class DeviceQuery(Protocol):
-    """Says how much memory of devices is in use."""
+    """Reports how much memory of devices is in use."""
 
     def used(self, devices: Sequence[str]) -> dict[str, int]:
         """Return the bytes in use on each device, by any process.
@@ -48,14 +48,15 @@ class DeviceMemory(WorkerService):
     """Quarantines devices with too much memory in use.
 
     **The rule.** The memory in use on a device is recorded when a trial begins on it and no other slot has a process
-    there. If others have too much of it then, no trial begins. When the last trial there has ended, it must return to
-    that baseline, within a tolerance and a time. While another slot that shares the device has a process there, nothing
-    is compared; a process that is kept for further trials counts as one. Devices whose use is unknown count as empty.
+    there. If others use too much of it then, no trial begins. After the last trial there has ended, the memory in use
+    must return to that baseline, within a tolerance and a time. While another slot that shares the device has a process
+    there, nothing is compared; a process that is kept for further trials counts as one. Devices whose use is unknown
+    count as empty.
 
     Any thread may call it.
 
     Args:
-        query: says how much memory is in use.
+        query: reports how much memory is in use.
         impairments: takes the devices that are too full.
         devices: the worker's devices.
         total_bytes: the memory of each device; 0 if that is unknown.
@@ -128,7 +129,7 @@ class DeviceMemory(WorkerService):
         return True
 
     def retires(self, slot: SlotHere) -> str:
-        """Return in words the memory that a slot's kept process holds, if it is too much.
+        """Return in words the memory that a slot's kept process holds, if it is too much, or "".
 
         Devices on which another slot has a process are left out.
         """
@@ -151,12 +152,12 @@ class DeviceMemory(WorkerService):
         deadline = time.monotonic() + self._timing.gpu_return_s
         while waits and (too_full := self._too_full(slot.places)):
             if time.monotonic() >= deadline:
-                self._hold(too_full)
+                self._quarantine(too_full)
                 return
             self._closing.wait(self._timing.gpu_poll_s)
 
     def _too_full(self, devices: Sequence[str]) -> dict[str, int]:
-        """Return the use of those devices that exceed their baseline, and forget the baseline of the others."""
+        """Return the bytes in use on devices above their baseline. Forget the others' baselines."""
         with self._lock:
             watched = [device for device in devices if device in self._before and not self._here[device]]
         if not watched or self._closing.is_set():
@@ -174,7 +175,7 @@ class DeviceMemory(WorkerService):
                     del self._before[device]
         return too_full
 
-    def _hold(self, too_full: dict[str, int]) -> None:
+    def _quarantine(self, too_full: dict[str, int]) -> None:
         # In the lock, so that no other slot's trial starts there in between.
         with self._lock:
             for device, used in too_full.items():

@@ -15,7 +15,9 @@ _OTHER_HAS_IT: Final = "another worker has the memory for it"
 
 
 class SharedMemory(WorkerService):
-    """Gives each attempt its share of a GPU's memory, and knows whether other workers have memory.
+    """Gives each attempt its share of a GPU's memory.
+
+    An attempt that waits for memory returns to its queue once another worker has enough.
 
     Args:
         plan: the worker's slots.
@@ -51,14 +53,14 @@ class SharedMemory(WorkerService):
         self._room[slot.places[0]] += self._share(run)
 
     def retires(self, slot: SlotHere) -> str:
-        """Refuse to keep processes for further trials."""
+        """Return why processes are not kept for further trials."""
         return "its GPU is shared by memory, which comes back when a process ends"
 
     def heartbeat(self) -> Sequence[Step]:
         """Return the step that checks whether another worker has memory for a waiting attempt."""
-        return (self._look_elsewhere,)
+        return (self._check_elsewhere,)
 
-    def _look_elsewhere(self) -> None:
+    def _check_elsewhere(self) -> None:
         state = self._state()
         others = self._others() if state.waiting and state.free else ()
         self._room_elsewhere = BYTES_PER_GB * max((other.free_gpu_memory_gb for other in others), default=0.0)

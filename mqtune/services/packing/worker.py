@@ -1,4 +1,4 @@
-"""The worker's part of packing: memory that trials share, and the check that devices are free."""
+"""The worker's part of packing: sharing of GPU memory, and the check that devices are free."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mqtune.worker.ports import WorkerHost, WorkerService
 
 
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> Sequence[WorkerService]:
-    """Return the check of the worker's devices.
+    """Return the services for the worker's devices; none for a worker without devices.
 
-    Return the division of shared GPUs' memory, too, if there is one.
+    They are the check of free memory and, if GPUs are shared by memory, its division.
     """
     plan, timing = host.plan, host.timing
     if not any(plan.devices):

@@ -48,7 +48,7 @@ _ERROR: Final = "Redis lost what it had of this attempt, and refuses what its wo
 
 
 class Recovery(DriverService):
-    """Restores the journal of a driver that opens an experiment or runs one.
+    """Restores a lost journal, for a driver that opens or runs an experiment.
 
     Args:
         host: the driver.
@@ -58,7 +58,7 @@ class Recovery(DriverService):
         self._host = host
 
     def journal_lost(self) -> Restored | None:
-        """Restore what this driver knows of the journal, or an earlier one has left in the copy."""
+        """Restore the journal from the entries that this driver has read, or from an earlier copy."""
         ledger, copy = self._host.ledger, JournalFile(self._host.copy)
         at, most_bytes = self._host.clock.time(), self._host.heartbeat.most_bytes
         if not ledger.is_begun:
@@ -75,20 +75,23 @@ def for_driver(host: DriverHost) -> Sequence[DriverService]:
 def reopen(journal: Journal, copy: JournalFile, *, at: float, most_bytes: int = 0) -> Restored | None:
     """Restore what Redis has lost of an experiment while it had no driver.
 
-    Return None if there was nothing to restore, or no copy of an earlier driver's. If the beginning is gone, the copy
-    of an experiment with another definition is left alone, and entries of trials behind the copy are left out: the
-    trials run again. If the end is gone, and another driver has continued from the state
-    before, the copy is renamed: entries that only it has are not part of the experiment.
+    Return None if there was nothing to restore, or no copy of an earlier driver.
+
+    If the journal's beginning is gone: a copy of an experiment with another definition is left alone. Entries that came
+    after the copy are left out, and their trials run again.
+
+    If only the journal's end is gone, and another driver has continued from there, the copy is renamed: the entries
+    that only it has are not part of the experiment.
 
     Args:
-        journal: the experiment's, of which this process has the lock.
+        journal: the experiment's journal, whose lock this process has.
         copy: the copy that an earlier driver may have left.
         at: the time of the events that this journals.
         most_bytes: how many bytes the journal may have; 0 for any number.
 
     Raises:
         JournalGone: the copy can't be read.
-        MessageVersionError: Redis has no definition in its place.
+        MessageVersionError: the definition in Redis can't be decoded.
     """
     definition = journal.definition()
     try:
@@ -132,10 +135,10 @@ def _put_aside(journal: Journal, copy: JournalFile, ids: Sequence[str]) -> bool:
 def restore(
     journal: Journal, copy: JournalFile, last: str, behind: Sequence[bytes], *, at: float, most_bytes: int = 0
 ) -> Restored:
-    """Restore the journal: a copy up to the entry *last*, and the unread events *behind* it.
+    """Write a copy's entries up to *last*, and the unread events *behind* it, to the server.
 
-    Attempts that were under way are journaled as lost in the same step, and dicts that neither the server nor a file
-    has as dropped. *most_bytes* is how many bytes the journal may have; 0 for any number.
+    In the same step, attempts that were under way are journaled as lost, and dicts that neither the server nor a file
+    has are journaled as dropped. *most_bytes* is how many bytes the journal may have; 0 for any number.
 
     Raises:
         JournalGone: the copy is incomplete.
@@ -160,7 +163,7 @@ def restore(
     chapters = _in_chapters(journal, copy, last, most_bytes)
     while True:
         lost = bring_dicts(journal, folder, contents.dicts)
-        # Before the attempts that would run again from them.
+        # Before the ends of attempts, whose trials would otherwise run again from these dicts.
         dropped = [CheckpointsDropped(checkpoints=[*lost], at=at).encode()] if lost else []
         journal.restore(
             lambda: chain(_upto(copy, last, chapters), _numbered(behind, last)),
@@ -191,8 +194,8 @@ def restore(
 def _in_chapters(journal: Journal, copy: JournalFile, last: str, most_bytes: int) -> list[Chapter]:
     """Move a copy's oldest entries, up to *last*, into the store, and return their chapters.
 
-    At least one chapter's bytes stay. The server gets what is behind them. Where the journal has no store, or none can
-    be reached, it gets all.
+    At least one chapter's worth of bytes stays out of the store, for the server. Without a store, or if it can't be
+    reached, the list is empty and the server gets all entries.
     """
     if journal.chapter_store is None:
         return []
@@ -212,9 +215,9 @@ def _in_chapters(journal: Journal, copy: JournalFile, last: str, most_bytes: int
 
 
 class _Contents:
-    """The contents of entries.
+    """The state of an experiment after some entries, as far as a restoration needs it.
 
-    They are the experiment, the last attempt of each trial, those under way, the requests, and the dicts.
+    It has the definition, the last attempt of each trial, attempts under way, requests and dicts.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
@@ -263,9 +266,9 @@ class _Contents:
         return [LastAttempt(trial, number, self._timestamps.get(trial, 0.0)) for trial, number in self._numbers.items()]
 
     def ends(self, at: float) -> Iterator[bytes]:
-        """Yield an event for each attempt under way that says that it is lost.
+        """Yield an event for each attempt under way, which ends it as lost.
 
-        It counts at this place of the journal for any driver.
+        Any driver that reads the journal applies the events at this point.
         """
         for trial, attempt in self.live:
             yield AttemptEnded(

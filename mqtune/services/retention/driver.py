@@ -20,17 +20,18 @@ from mqtune.journal import Chapter, ServerState, chapter_bytes, cut_chapters, en
 
 logger = logging.getLogger(__name__)
 
-#: In chapters: the bytes that a server keeps at least, for followers, and from which on new chapters begin.
+#: Both in sizes of a chapter: how much of a journal the server keeps at least, for its readers, and how much makes the
+#: driver write new chapters.
 _KEPT: Final = 1
 _MOST: Final = 2
-#: The bytes of a chapter on a full server, which gets rid of all but one chapter of a journal: a quarter of the
-#: journal, and no less than this, as each chapter is a file and a line of some 150 bytes in Redis.
+#: On a full server the size of a chapter is a quarter of the journal, and no less than this: each chapter takes a file,
+#: and some 150 bytes in Redis.
 _LEAST_BYTES: Final = 64 * 1024
 _OF_JOURNAL: Final = 4
 
 
 class _Written(NamedTuple):
-    """A chapter that the store has, and the last entry of the one before it, or nothing."""
+    """A chapter in the store, and the id of the previous chapter's last entry ("" without one)."""
 
     chapter: Chapter
     before: str
@@ -39,9 +40,9 @@ class _Written(NamedTuple):
 class Trimmer(DriverService):
     """Keeps only the newest entries of a journal on its server, if there is a shared store.
 
-    Files are written in a thread of its own, from the driver's copy, which is flushed to disk before. So nothing leaves
-    the server that the copy and the store do not have, or that the driver has not read. A driver that dies between a
-    file and its ``trim`` changes nothing: the next one makes the same file.
+    A separate thread writes chapters from the driver's copy, which is flushed to disk before. So nothing leaves the
+    server that the copy and the store do not have, or that the driver has not read. A driver that dies between a file
+    and its ``trim`` changes nothing: the next one makes the same file.
 
     Args:
         host: the driver, whose journal has a store for chapters.
@@ -53,9 +54,9 @@ class Trimmer(DriverService):
         self.due = host.clock.monotonic() + host.timing.keep_lock_s
         self._writing = Background("mqtune-chapters")
         self._written: SimpleQueue[_Written] = SimpleQueue()
-        #: The copy's place behind the last chapter, and the last entry of that chapter; None while it is unknown.
+        #: The offset in the copy after the last chapter, and the id of that chapter's last entry; None while unknown.
         self._at: tuple[int, str] | None = None
-        #: Why the last chapter could not be written, or nothing.
+        #: Why the last chapter could not be written; empty if it was.
         self._problem = ""
         self._retry_at = 0.0
 
@@ -65,15 +66,15 @@ class Trimmer(DriverService):
         return self._writing.is_behind
 
     def tick(self) -> Sequence[DriverAction]:
-        """Have readers find new chapters, and begin to write more if the server has too much.
+        """Remove the entries of written chapters from the server, and begin more if it has too much.
 
         A full server keeps less of a journal than any other.
         """
         self.due = self._host.clock.monotonic() + self._host.timing.keep_lock_s
-        self._look()
+        self._trim_and_write()
         return ()
 
-    def _look(self) -> None:
+    def _trim_and_write(self) -> None:
         store = self._journal.chapter_store
         if store is None or self.is_busy:
             return
@@ -86,7 +87,7 @@ class Trimmer(DriverService):
         if journal_bytes < _MOST * size or now < self._retry_at:
             return
         self._retry_at = now + self._host.timing.trim_retry_s if self._problem else now
-        # Whatever comes meanwhile is more.
+        # Entries that come meanwhile stay in addition.
         most = journal_bytes - _KEPT * size
         self._writing.start()
         self._writing.tell(lambda: self._write(store, size, most))
@@ -109,14 +110,11 @@ class Trimmer(DriverService):
                 self._host.heartbeat.server = ServerState(left)
 
     def _write(self, store: CheckpointStore, size: int, most: int) -> None:
-        """Write chapters of *most* bytes together, at most.
-
-        It is called in the thread, in which no other call is made meanwhile.
-        """
+        """Write chapters with at most *most* bytes in total. Only the writing thread calls it."""
         try:
             # Without this, the end of the copy would be lost with the machine.
             sync(str(self._host.copy))
-            offset, before = self._at or self._find()
+            offset, before = self._at or self._find_end()
             for cut in cut_chapters(self._host.copy, offset, size):
                 if (most := most - cut.chapter.size) < 0:
                     break
@@ -138,8 +136,8 @@ class Trimmer(DriverService):
                 logger.warning("the oldest entries of experiment %s leave Redis again", self._journal.experiment)
             self._problem = ""
 
-    def _find(self) -> tuple[int, str]:
-        """Return the copy's place behind the last chapter, and the last entry of that chapter.
+    def _find_end(self) -> tuple[int, str]:
+        """Return the copy's offset after the last chapter, and the id of that chapter's last entry.
 
         Raises:
             MqtuneError: the copy does not have it.
@@ -156,5 +154,5 @@ class Trimmer(DriverService):
 
 
 def for_driver(host: DriverHost) -> Sequence[DriverService]:
-    """Return what trims the journal, where it has a store that others reach."""
+    """Return the service that trims the journal, if it has a store that other machines reach."""
     return (Trimmer(host),) if host.ledger.journal.chapter_store is not None else ()

@@ -6,6 +6,6 @@ takes a trial that the old one refuses. The journal says why a process has run n
 
 Terms: a *kept* process has ended a trial and waits for the next one.
 
-Other places: `mqtune/driver/options.py` (`Process(reuse=…)`), `mqtune/trainable/class_.py`, `docs/processes.md`,
+Other places: `mqtune/driver/setup/options.py` (`Process(reuse=…)`), `mqtune/trainable/class_.py`, `docs/processes.md`,
 `tests/services/reuse`.
 """

@@ -1,8 +1,8 @@
 """Reuse in a trial's process: one instance of the class runs one attempt after another.
 
-Within each attempt it asks the zygote whether it may stay (``done``). When all of the attempt is over it says so
-(``kept``). Next comes a start message, or the end of the channel. It answers a start message with ``taken``, or leaves
-the trial to a fresh process by exiting without an answer.
+At the end of each attempt the process asks the zygote whether it may stay (message ``done``). When everything of the
+attempt is over, it sends ``kept``. Then it receives a start message, or the channel is closed. It answers a start
+message with ``taken``, or exits without an answer, and a fresh process runs the trial.
 """
 
 from __future__ import annotations
@@ -124,17 +124,17 @@ class KeptLife(Life):
         self._files: dict[str, int] = {}
         self._modules = 0
         self.open(KeptSession(message, pipes))
-        code = self._run(self.watch, self.begin)
+        code = self._run_and_check(self.watch, self.begin)
         while self._stays:
             if not self._take_next():
                 self._clean_up()
                 return 0
             watch = ImportWatch()
             watch.begin()
-            code = self._run(watch, lambda: self._see_through(self.session.listen))
+            code = self._run_and_check(watch, lambda: self._run_to_end(self.session.listen))
         return code
 
-    def _run(self, watch: ImportWatch, run: Callable[[], TrainableEnd]) -> int:
+    def _run_and_check(self, watch: ImportWatch, run: Callable[[], TrainableEnd]) -> int:
         """Run an attempt, and find out whether the process may stay; return the code to exit with."""
         self._stays = False
         code = run_attempt(self.session, watch, run)
@@ -147,9 +147,9 @@ class KeptLife(Life):
         self._note_files()
         self._instance = trainable()
         self._steps = Steps(self._instance, self.session)
-        return self._see_through(self._steps.set_up)
+        return self._run_to_end(self._steps.set_up)
 
-    def _see_through(self, begin: Callable[[], None]) -> TrainableEnd:
+    def _run_to_end(self, begin: Callable[[], None]) -> TrainableEnd:
         """Run an attempt of the instance to its end; clean up, unless the process stays."""
         try:
             begin()
@@ -165,12 +165,12 @@ class KeptLife(Life):
         signal.signal(STOP_SIGNAL, signal.SIG_IGN)
         if error is None or isinstance(error, StopTrial) or (isinstance(error, SystemExit) and not error.code):
             release_frames(error)
-            self._ask()
+            self._ask_to_stay()
         if not self._stays:
             self._steps.clean_up(error)
 
-    def _ask(self) -> None:
-        """Find out whether the process may stay, by the threads and processes that the attempt has left."""
+    def _ask_to_stay(self) -> None:
+        """Tell the zygote the attempt's remains, and ask whether the process may stay."""
         self._note_files()
         self.channel.send({"is": "done", "left": self._remains()})
         received = self.channel.receive()
@@ -179,7 +179,7 @@ class KeptLife(Life):
         self._stays = received is not None and not received[0]["left"]
 
     def _remains(self) -> str:
-        """Return what the attempt has left here that keeps others out: an interrupted step, or threads."""
+        """Return what keeps the process from another attempt (a step was cut off, threads), or ""."""
         if not self._steps.is_whole:
             return "it was told to end in the middle of a step"
         mine = threading.main_thread()
@@ -189,7 +189,7 @@ class KeptLife(Life):
     def _take_next(self) -> bool:
         """Wait for another attempt and prepare for it.
 
-        Return False to leave it to a fresh process, or without one.
+        Return False if none comes, or if a fresh process must run it.
         """
         self.session.close()
         flush_native()
@@ -200,14 +200,14 @@ class KeptLife(Life):
         self.open(KeptSession(cast("StartMessage", received[0])))
         why = self._reset() if are_current(self._files.items()) else "its code has changed"
         if why:
-            sys.stderr.write(f"a fresh process takes this trial, not that of the trial before: {why}\n")
+            sys.stderr.write(f"a fresh process runs this trial, not the process of the previous trial: {why}\n")
             return False
         self.channel.send({"is": "taken"})
         self.session.connect(received[1])
         return True
 
     def _reset(self) -> str:
-        """Have ``reset_config`` take the new attempt's config; return why the process can't run it."""
+        """Call ``reset_config`` for the new attempt. Return why the process can't run it, or ""."""
         for part in self.parts:
             part.enter()
             part.begin(self.session.message)
@@ -237,7 +237,7 @@ class KeptLife(Life):
         flush()
 
     def _note_files(self) -> None:
-        """Note the user's code that was imported since the last time."""
+        """Record the files of user code that was imported since the last call."""
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             for path, mtime in unfrozen(loaded_files(self.program.code_root)):

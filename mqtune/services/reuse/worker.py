@@ -48,7 +48,7 @@ class KeepingZygote(ZygoteHandle):
         return Gone(message["status"])
 
     def keep(self, status: int | None, objection: Callable[[bool], str]) -> tuple[bool, str]:
-        """Return whether the process of an ended trial stays for further ones, and why not.
+        """Return whether the process of an ended trial is kept for further ones, and if not, why.
 
         End it if it may not.
         """
@@ -88,16 +88,16 @@ class KeepingZygote(ZygoteHandle):
 
 
 def reusing(key: ImportKey, mark: bytes) -> ImportKey:
-    """Return the key of trials that share processes with trials of the same *mark* alone."""
+    """Return an import key whose trials share processes with trials of the same *mark* only."""
     program = replace(key.program, zygote="mqtune.services.reuse.zygote:ReusingZygote")
     return replace(key, program=program, mark=mark, handle=KeepingZygote)
 
 
 class Reuse(WorkerService):
-    """Has the processes of experiments that ask for it run several trials."""
+    """Lets a process run several trials one after another, for experiments that ask for it."""
 
     def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
-        """Have trials of this experiment, by this definition, share processes if it asks for that."""
+        """Let trials of the same definition share processes, if the experiment asks for that."""
         definition: dict[str, Any] = dict(experiment.definition)
         if not definition.get("reuse"):
             return key
@@ -105,5 +105,5 @@ class Reuse(WorkerService):
 
 
 def for_worker(_: WorkerHost, __: WorkerSettings) -> tuple[WorkerService]:
-    """Return what has processes run several trials."""
+    """Return the service that lets processes run several trials."""
     return (Reuse(),)

@@ -1,4 +1,4 @@
-"""The zygote's part of reuse: it keeps the process of an ended trial, and gives that the next one.
+"""The zygote's part of reuse: it keeps a trial's process, and runs the next trial in it.
 
 Further messages from the worker:
 
@@ -10,7 +10,8 @@ Further messages to the worker:
 - ``dropped``: no process is kept any more.
 - ``again``: the kept process has refused a trial, whose next ``started`` follows.
 
-``ended`` says whether the process ``stays``, or which remains of its trial (``left``) keep it from another one.
+The message ``ended`` also has ``stays``, whether the process is kept, and ``left``, the remains of the trial that
+prevent this.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class ReusingZygote(KernelZygote):
     _kept: Child | None = None
     #: The start message that a kept process has got and not taken yet.
     _given: tuple[Message, Sequence[int]] | None = None
-    #: The remains of the trial that keep its process from another one; empty without any.
+    #: Why the trial's process can't run another trial; empty if it can.
     _left = ""
 
     def hear(self, ready: Collection[int]) -> bool:
-        """Handle a message of the trial's process, or the end of the kept one."""
+        """Handle a message of the trial's process, or the kept one's end. Return whether one came."""
         process = self.process
         if process is not None and process.channel.fileno() in ready:
             self._hear(process)
@@ -99,7 +100,7 @@ class ReusingZygote(KernelZygote):
         self.start(*given)
 
     def end_trial(self, **how: object) -> None:
-        """Say how a trial has ended, and name its remains."""
+        """Tell the worker how a trial has ended, and its remains."""
         left, self._left = self._left, ""
         super().end_trial(left=left, **how)
 
@@ -121,7 +122,7 @@ class ReusingZygote(KernelZygote):
         return [*super().children(), *([] if self._kept is None else [self._kept])]
 
     def forget(self) -> None:
-        """Close, in a fork, the zygote's descriptors."""
+        """Close the zygote's descriptors in a fork of it."""
         super().forget()
         if self._kept is not None:
             self._kept.close()

@@ -9,6 +9,7 @@ of slots that it may have. The *dividing driver* computes the shares of all expe
 fleet. A *crew* is a group of equal workers. A *quota* limits the running attempts of all experiments with a matching
 name. A *cap* is the most that an experiment may request.
 
-Other places: `mqtune/driver/options.py` (`priority`, `share`), `mqtune/cli/fleet.py`, `mqtune/cli/quota.py` (`mqtune
-fleet quota`), `mqtune/cli/why.py`, `mqtune/cli/ui/views.py`, `docs/how-to/shared-fleet.md`, `tests/services/shares`.
+Other places: `mqtune/driver/setup/options.py` (`priority`, `share`), `mqtune/cli/fleet.py`, `mqtune/cli/quota.py`
+(`mqtune fleet quota`), `mqtune/cli/why.py`, `mqtune/cli/ui/views.py`, `docs/how-to/shared-fleet.md`,
+`tests/services/shares`.
 """

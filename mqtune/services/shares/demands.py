@@ -1,6 +1,6 @@
-"""The division of a fleet, in Redis: each driver says what it wants and hears its share.
+"""Exchanges demands and shares through Redis.
 
-One of them divides the fleet for all.
+Each driver writes its demand and reads its share. One of the drivers divides the fleet for all.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from mqtune.services.shares.quotas import decoded_aging, decoded_caps, decoded_q
 
 logger = logging.getLogger(__name__)
 
-#: Has the scripts.
+#: The package of the Lua scripts.
 _PACKAGE: Final = "mqtune.services.shares"
 #: An upper bound for the slots of a fleet. Its inverse is the smallest weight that a demand may have.
 _HUGE: Final = 10**9
-#: More digits than any time has.
+#: More digits than any valid time has.
 _DIGITS: Final = 20
 #: Letters of a version of crews.
 _VERSION_CHARS: Final = 12
@@ -48,9 +48,9 @@ def _pairs(flat: list[bytes]) -> list[tuple[bytes, bytes]]:
 class Demands:
     """The demands of all experiments of a broker, and the table of their shares.
 
-    A driver that finds no share of its own in the table divides the fleet from then on: it reads all demands and the
-    register, and publishes the shares of all. So a new driver divides, and one of all drivers once the table has
-    expired. Its number fences off the previous divider. An object is for one thread.
+    A driver without a share in the table becomes the dividing driver: it reads all demands and the register of workers,
+    and publishes the shares of all. So each new driver does, and the next one to call after the table has expired. The
+    number of a dividing driver fences off the previous one. Not thread-safe.
 
     Args:
         client: a checked connection.
@@ -63,26 +63,26 @@ class Demands:
         self._fleet = Fleet(client, patience_s=patience_s)
         self._patience_s = patience_s
         self._timing = timing_of(client)
-        #: The register, as the dividing driver has published it, or as this process has read it.
+        #: The register of workers, as the dividing driver has published it, or as this process has read it.
         self.register = Register()
         self._version = ""
-        #: With which number this process divides; empty while another one does.
+        #: The number of this process as the dividing driver; empty while another driver divides.
         self._number = ""
-        #: Its last table with that number, and the time at which it had read the register.
+        #: The last published table: this process's number, the time at which it had read the register, and the shares.
         self._published: tuple[str, float, dict[str, Share]] | None = None
-        #: When the register was read here, and when it was last heard that it is as it is known here.
+        #: When this process read the register, and when it last knew that its register is current; both monotonic.
         self._read_at = self._heard_at = -math.inf
-        #: Why demands can't be read or written, as far as that was logged.
+        #: The error of a script that was logged last.
         self._problem = ""
 
     def exchange(self, experiment: str, demand: Demand) -> Share | None:
-        """Keep an experiment's demand for ``lock_s`` more seconds and return its share.
+        """Publish an experiment's demand for ``lock_s`` seconds, and return its share.
 
-        It is None where this account may not know it. Demands, quotas and shares that can't be read are left out.
+        The share is None if this account may not read it. Malformed demands, quotas and shares are ignored.
         """
         said = {name: value for name, value in unusual_fields(demand).items() if name in _SAID}
-        # Behind the time up to which it holds, and the patterns that the name fits, that is text.
-        answer = self._say(demand.experiment, json.dumps(said, separators=(",", ":")), experiment)
+        # In Redis this text follows the time of its expiry, and the patterns that the name matches.
+        answer = self._write_demand(demand.experiment, json.dumps(said, separators=(",", ":")), experiment)
         if answer is None:
             return None
         number, *rest = answer
@@ -96,28 +96,26 @@ class Demands:
         return _decode_share(share)
 
     def leave(self, experiment: str) -> None:
-        """Want nothing any more for the experiment of this token."""
-        self._say(experiment, "", "")
+        """Withdraw the demand of the experiment with this token."""
+        self._write_demand(experiment, "", "")
         self._number = ""
 
     def refresh(self) -> Register:
-        """Return the register, in short.
+        """Return the register of workers, as crews.
 
-        It is the published one. This process reads it itself if it divides, or if no driver does.
+        It is the one that the dividing driver has published. If this process divides, or no driver does, it reads the
+        workers itself.
         """
         if not self._number and time.monotonic() - self._heard_at >= self._timing.register_s:
             with contextlib.suppress(AccessDenied, redis.ResponseError):
                 if crews := retrying(lambda: self._client.hget(SHARES, "crews"), patience_s=self._patience_s):
                     self._take_crews(crews)
         if self._number or time.monotonic() - self._heard_at >= self._timing.register_s:
-            self._read()
+            self._read_workers()
         return self.register
 
     def busy(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the busy slots of each queue, by the token of their experiment.
-
-        They are some seconds old.
-        """
+        """Return the number of busy slots by experiment token and queue, as of some seconds ago."""
         if self._number or time.monotonic() - self._read_at < self._timing.register_s:
             return self.register.busy
         with contextlib.suppress(AccessDenied, redis.ResponseError):
@@ -125,7 +123,7 @@ class Demands:
         return {}
 
     def table(self) -> Table | None:
-        """Return what all experiments want, and write nothing; None where this account may not know."""
+        """Return all experiments' demands without writing; None if the account may not read them."""
 
         def look() -> Table:
             with self._client.pipeline(transaction=False) as pipe:
@@ -141,14 +139,14 @@ class Demands:
             return retrying(look, patience_s=self._patience_s)
         return None
 
-    def _say(self, token: str, packed: str, experiment: str) -> Any:
+    def _write_demand(self, token: str, packed: str, experiment: str) -> Any:
         demand_ms, table_ms = (
             round(duration_s * 1000) for duration_s in (self._timing.lock_s, self._timing.share_table_s)
         )
         args = [token, packed, demand_ms, experiment, self._number, self._version, table_ms]
-        return self._run("demand", [DEMANDS, QUOTAS, SHARES], args)
+        return self._run_script("demand", [DEMANDS, QUOTAS, SHARES], args)
 
-    def _run(self, name: str, keys: list[str], args: list[object]) -> Any:
+    def _run_script(self, name: str, keys: list[str], args: list[object]) -> Any:
         try:
             return retrying(lambda: script_in(_PACKAGE, name)(self._client, keys, args), patience_s=self._patience_s)
         except (AccessDenied, redis.ResponseError) as error:
@@ -170,7 +168,7 @@ class Demands:
         busy: bytes,
         known_ms: int,
     ) -> Share | None:
-        """Work out the shares of all, publish them, and return that of one."""
+        """Compute the shares of all experiments, publish them, and return the share of *token*."""
         now = time.monotonic()
         if number != self._number and now - self._read_at >= self._timing.register_s:
             if crews and known_ms < self._timing.register_s * 1000:
@@ -178,10 +176,10 @@ class Demands:
                 self.register = self.register._replace(busy=_decode_busy(busy))
                 self._read_at = now - known_ms / 1000
             else:
-                self._read()
+                self._read_workers()
         self._number = number
         wanted = _pairs(demands)
-        # The one that the script has just written: those of others may say anything.
+        # The demand that the script has just written. Other drivers' demands may be malformed.
         own_until_ms = _until_ms(dict(wanted).get(token.encode(), b""))
         table_of_all = _table(wanted, _pairs(quotas), own_until_ms, self._timing, self.register.busy)
         shares = divide(table_of_all, self.register.slots, self.register.busy)
@@ -192,11 +190,11 @@ class Demands:
             args += [_version_of(crews), crews, encode_value(self.register.busy), round((now - self._read_at) * 1000)]
             for name, share in shares.items():
                 args += (name, _encode_share(share))
-        if self._run("divide", [SHARES], args):
+        if self._run_script("divide", [SHARES], args):
             self._published = table
         return shares.get(token)
 
-    def _read(self) -> None:
+    def _read_workers(self) -> None:
         self.register = register_of(self._fleet.workers())
         self._version = _version_of(_encode_crews(self.register.crews))
         self._read_at = self._heard_at = time.monotonic()
@@ -213,21 +211,21 @@ def _table(
     timing: Timing,
     busy: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Table:
-    """Return the demands of all.
+    """Return the demands of all experiments, and the operator's limits.
 
-    A driver that has been silent for ``lend_after_s`` wants no more than it has.
+    A driver that has been silent for ``lend_after_s`` counts as wanting no more than it has.
 
     Args:
-        demands: a token and a demand for each experiment.
-        quotas: the quotas and caps.
-        new_until_ms: up to when a demand that is written now holds.
-        busy: in how many slots of each queue each experiment runs, by its token, where that is known.
+        demands: the token and the stored demand of each experiment.
+        quotas: the stored quotas and caps, by field.
+        new_until_ms: the time at which a demand written now expires.
+        busy: the number of busy slots by experiment token and queue, if that is known.
     """
     caps = decoded_caps(quotas)
     rows = []
     for token, data in demands:
         _, patterns, said = [*data.split(b" ", 2), b"", b""][:3]
-        if (demand := _decode(token, said)) is not None:
+        if (demand := _decode_demand(token, said)) is not None:
             if new_until_ms - _until_ms(data) >= timing.lend_after_s * 1000:
                 running = demand.running if busy is None else sum(busy.get(demand.experiment, {}).values())
                 demand = replace(demand, wanted=min(demand.wanted, running))
@@ -237,13 +235,13 @@ def _table(
 
 
 def _until_ms(data: bytes) -> int:
-    """Return up to when a demand holds, by the server's clock; 0 for a malformed one."""
+    """Return when a demand expires, in milliseconds by the server's clock; 0 if it is malformed."""
     until = data.partition(b" ")[0]
     # Python makes no number of thousands of digits.
     return int(until) if until.isdigit() and len(until) < _DIGITS else 0
 
 
-def _decode(token: bytes, data: bytes) -> Demand | None:
+def _decode_demand(token: bytes, data: bytes) -> Demand | None:
     """Return a demand, or None for a malformed one.
 
     Any driver of the broker may have written it.

@@ -1,11 +1,12 @@
-"""Fair shares: the number of slots of one fleet that each of several experiments may have.
+"""Computes fair shares: how many slots of a fleet each experiment may have.
 
-One process computes them for all. Classes of priority come one after the other. Within one, slots go by weighted
-max-min fairness: no experiment gets more than it wants, its surplus goes to the others by their weights, and none can
-get more without a loss for another that has less for its weight. Slots of several queues need not fit all experiments.
-Slots are given one by one, each to the experiment with the least for its weight, and others move to other queues that
-suit them. The possible results are a polymatroid, on which such a greedy choice is optimal (Federgruen and Groenevelt,
-The greedy procedure for resource allocation problems, Operations Research 34, 1986).
+One process computes them for all. Classes of priority are served one after the other. Within a class, slots are divided
+by weighted max-min fairness: no experiment gets more than it wants, its surplus goes to the others by their weights,
+and none can get more without a loss for another that has less for its weight. An experiment may be able to use the
+slots of some queues only. Slots are given one by one, each to the experiment with the fewest slots for its weight. If
+necessary, other experiments move to other queues that suit them. The possible results are a polymatroid, on which such
+a greedy choice is optimal (Federgruen and Groenevelt, The greedy procedure for resource allocation problems, Operations
+Research 34, 1986).
 
 Slots are whole. An experiment that recently had less than its share is rounded up, so in the long run even shares below
 one slot come true. An experiment whose trials need several slots gets multiples of that number. A remainder that is too
@@ -37,17 +38,17 @@ class Demand:
         queues: the queues of the slots that suit it, the smallest slots first.
         wanted: the number of slots that it could use, including its own.
         unit: the number of slots of each of its trials; it gets multiples of that.
-        running: how many it has.
-        priority: its class.
+        running: the number of slots in which it runs.
+        priority: its class of priority.
         weight: how much it gets against others of its class, above 0.
         used: the average number of its slots over the last minutes.
         quotas: the patterns of the quotas and caps that it falls under.
-        waiting_s: for how many seconds it has been without a slot while others have slots that it wants.
+        waiting_s: for how many seconds it has had no slot while others have slots that it wants.
         journal_mb: the limit of its journal, in millions of bytes; infinite for no limit.
         capped: the caps that give it less than it asks for, in words; empty if none does.
 
     Raises:
-        ValueError: the unit is no number of slots.
+        ValueError: the unit is not a number from 1 to ``MOST_SEATS``.
     """
 
     experiment: str
@@ -131,15 +132,15 @@ class Share:
 
     Args:
         limit: how many slots it may have; infinite while nobody else wants its slots and no quota holds it.
-        at_most: the same if it had had no slot recently: rounded up.
+        at_most: the limit rounded up, as if it had used no slots recently.
         priority: its class, as far as caps let it.
         rivals: how many others want slots too, of any queue.
         higher: how many of these have a higher priority.
-        wanted: the queues of its slots for which others wait that have less than their share.
+        wanted: those of its queues in which others with less than their share wait for slots.
         full: the quota that leaves it no more, in words; empty for none.
-        journal_mb: see ``Demand``, as far as caps let it.
+        journal_mb: the limit of its journal under its caps; see ``Demand``.
         capped: see ``Demand``.
-        aging_s: after how many seconds without a slot it gets one; infinite for never.
+        aging_s: the number of seconds without a slot after which it gets one; infinite for never.
     """
 
     limit: Number = math.inf
@@ -155,7 +156,7 @@ class Share:
 
 
 def held_to(demand: Demand, patterns: Iterable[str], caps: Mapping[str, Cap]) -> Demand:
-    """Return a demand under these quotas and caps: for no more than the caps allow.
+    """Return a demand with its quotas and caps, reduced as far as the caps demand.
 
     Args:
         demand: the demand of an experiment.
@@ -181,12 +182,12 @@ def held_to(demand: Demand, patterns: Iterable[str], caps: Mapping[str, Cap]) ->
 
 
 def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[str, int]]) -> dict[str, Share]:
-    """Return the share of each experiment, by its token; the same for the same arguments.
+    """Return the share of each experiment, by its token. Equal arguments give equal shares.
 
     Args:
         table: the demands of all, under their caps.
         slots: the slots of each queue.
-        busy: in how many slots of each queue each experiment runs, by its token.
+        busy: the number of busy slots by experiment token and queue.
     """
     demands, quotas, aging_s = table.demands, table.quotas, table.aging_s
     shared = to_share(slots, busy, {demand.experiment for demand in demands})
@@ -228,15 +229,15 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
 
 
 def _rounded_up(table: Table, slots: Mapping[str, int], limits: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the shares, rounded up as if no experiment had used slots recently.
+    """Return the most slots that rounding could give each experiment, for any recent use.
 
-    If no experiment runs more than its share, nothing is rounded up.
+    They are needed only if an experiment runs more than its share. Otherwise the result is *limits*.
     """
     if all(demand.running <= limits[demand.experiment] for demand in table.demands):
         return limits
     filling = _Filling(dict(slots), dict(table.quotas), rounds_down=True)
     _fill(table.demands, filling, table.aging_s)
-    # Its slots would come before those of the last turn of another experiment.
+    # Rounded up, it would get each slot whose turn comes before the last turn that another experiment got.
     last = {demand.experiment: filling.ended_at.get(demand.experiment, 0.0) * demand.weight for demand in table.demands}
     return {
         demand.experiment: max(
@@ -248,13 +249,13 @@ def _rounded_up(table: Table, slots: Mapping[str, int], limits: Mapping[str, int
 
 
 def to_share(slots: Mapping[str, int], busy: Mapping[str, Mapping[str, int]], known: Container[str]) -> dict[str, int]:
-    """Return the slots of each queue without the slots of trials that have no driver.
+    """Return the number of slots to divide in each queue.
 
-    Nobody gives these back.
+    The slots of experiments without a driver are left out, because nobody would release them.
 
     Args:
         slots: the number of slots by queue.
-        busy: in how many of them each experiment runs, by its token.
+        busy: the number of busy slots by experiment token and queue.
         known: the experiments that have a driver, by their tokens.
     """
     left = dict(slots)
@@ -276,42 +277,42 @@ def entitlements(
 
     The order of the demands makes no difference.
 
-    An experiment that has waited for ``aging_s`` has one before all priorities, or as many as a trial takes, the one
-    that has waited longest first. Once it has that it counts as any other; so it gets slots for one trial, or for a
-    turn, in each such time.
+    An experiment that has had no slot for ``aging_s`` gets the slots of one trial before all priorities. The one that
+    has waited longest comes first. While it has them it counts as any other, so it gets the slots of one trial, or of
+    one turn, in each such time.
 
     Args:
         demands: one for each experiment.
         slots: the slots of each queue.
         quotas: how many slots all experiments under a quota may have together.
-        aging_s: after how many seconds without a slot an experiment gets one; infinite for never.
+        aging_s: the number of seconds without a slot after which an experiment gets one; infinite for never.
     """
     return _fill(demands, _Filling(dict(slots), dict(quotas or {})), aging_s)
 
 
 def _fill(demands: Iterable[Demand], filling: _Filling, aging_s: float) -> dict[str, int]:
-    """Give slots away, and return how many each experiment has."""
+    """Give all experiments their slots, and return the number of slots of each."""
     ordered = sorted(demands, key=lambda demand: (PRIORITIES.index(demand.priority), demand.experiment))
     slots = {demand.experiment: 0 for demand in ordered}
     waiting = [demand for demand in ordered if demand.waiting_s >= aging_s and demand.most > 0 and not demand.running]
     for demand in sorted(waiting, key=lambda demand: -demand.waiting_s):
         slots[demand.experiment] = filling.give(demand, 0.0)
     for _, some in groupby(ordered, key=lambda demand: demand.priority):
-        _share(list(some), filling, slots)
+        _fill_class(list(some), filling, slots)
     return slots
 
 
-def _share(demands: list[Demand], filling: _Filling, slots: dict[str, int]) -> None:
-    """Give slots to the experiments of one class.
+def _fill_class(demands: list[Demand], filling: _Filling, slots: dict[str, int]) -> None:
+    """Give slots to the experiments of one class, and count them in *slots*.
 
-    Each goes to the experiment with the least for its weight.
+    Each slot goes to the experiment with the fewest slots for its weight.
     """
     filling.newest.clear()
     wanting = [demand for demand in demands if demand.most > 0]
     behind = dict.fromkeys(slots, 1.0) if filling.rounds_down else _roundings(wanting)
-    # That reckons from nothing.
+    # ``give_certain`` needs experiments without slots.
     if not any(slots[demand.experiment] for demand in wanting):
-        slots.update(filling.give_at_once(wanting))
+        slots.update(filling.give_certain(wanting))
     turns = [
         (
             (slots[demand.experiment] + behind[demand.experiment] * demand.unit) / demand.weight,
@@ -332,7 +333,7 @@ def _share(demands: list[Demand], filling: _Filling, slots: dict[str, int]) -> N
 
 
 def _at_least(demands: Sequence[Demand], free: int) -> dict[str, int]:
-    """Return for each experiment the number of slots that it gets, however shares are rounded."""
+    """Return for each experiment a number of slots that it gets, however shares are rounded."""
     left, weights, level = float(free), sum(demand.weight for demand in demands), math.inf
     for demand in sorted(demands, key=lambda demand: demand.wanted / demand.weight):
         level = left / weights
@@ -372,17 +373,19 @@ class _Filling:
     left: dict[str, int]
     #: Whether all shares are rounded down, for any recent use.
     rounds_down: bool = False
+    #: By queue, the number of slots of each experiment; and by experiment, the queues that suit it.
     holders: dict[str, Counter[str]] = field(default_factory=dict)
     queues_of: dict[str, Sequence[str]] = field(default_factory=dict)
-    #: By queue, or quota, the turn in which it was given away last; and by experiment that of the last slot that it
-    #: could have had.
+    #: By queue or quota, the turn in which its last slot was given; and by experiment, the turn of the last slot that
+    #: it could have had.
     newest: dict[str, float] = field(default_factory=dict)
     ended_at: dict[str, float] = field(default_factory=dict)
 
-    def give_at_once(self, demands: Sequence[Demand]) -> dict[str, int]:
+    def give_certain(self, demands: Sequence[Demand]) -> dict[str, int]:
         """Give experiments the slots that they get in any case, and return their numbers.
 
-        It gives none if these numbers are not easily known.
+        This saves most turns. It gives none if the experiments have different queues, quotas, or trials with several
+        slots.
         """
         if len({tuple(demand.queues) for demand in demands}) != 1 or any(
             self.left.keys() & demand.quotas or demand.unit > 1 for demand in demands
@@ -402,9 +405,9 @@ class _Filling:
         return given
 
     def give(self, demand: Demand, turn: float) -> int:
-        """Give an experiment slots for another trial, and return how many.
+        """Give an experiment the slots of another trial, and return their number.
 
-        It is 0 when there is no room for it, and never will be.
+        It is 0 if there are too few. Then later calls give it none either.
         """
         unit = demand.unit
         used_up = [quota for quota in demand.quotas if self.left.get(quota, unit) < unit]
@@ -419,9 +422,9 @@ class _Filling:
         return 0
 
     def _place_all(self, demand: Demand, turn: float) -> list[str]:
-        """Give an experiment a unit of slots, and return nothing.
+        """Give an experiment the slots of one trial, and return an empty list.
 
-        If there are too few, return the queues that are used up.
+        If there are too few, give none and return the queues that are used up.
         """
         if demand.unit == 1:
             return self._place(demand, turn)
@@ -434,7 +437,7 @@ class _Filling:
         return []
 
     def _take_back(self, experiment: str, count: int) -> None:
-        """Take slots from an experiment; that others have moved for them does no harm."""
+        """Take *count* slots back from an experiment. Others that moved for them stay there."""
         for queue, holders in self.holders.items():
             taken = min(count, holders[experiment])
             holders[experiment] -= taken
@@ -442,9 +445,9 @@ class _Filling:
             count -= taken
 
     def _place(self, demand: Demand, turn: float) -> list[str]:
-        """Give an experiment a slot of a queue, and return nothing.
+        """Give an experiment one slot; others may move to other queues for it. Return [].
 
-        If none is free, return the queues, which are all used up.
+        If that is impossible, return the queues that are used up.
         """
         #: By each queue that the search has reached, the queue before it and the experiment that would move.
         came: dict[str, tuple[str, str]] = dict.fromkeys(demand.queues, ("", demand.experiment))
@@ -467,7 +470,7 @@ class _Filling:
         return [name for name, count in self.holders.get(queue, Counter()).items() if count]
 
     def _move(self, queue: str, came: Mapping[str, tuple[str, str]]) -> None:
-        """Move everybody on the way to a free slot by one queue."""
+        """Move each experiment on the path to a free slot by one queue."""
         while queue:
             before, holder = came[queue]
             self.holders.setdefault(queue, Counter())[holder] += 1

@@ -22,22 +22,22 @@ from mqtune.services.shares.divider import SHARE_USED, Demand, Share
 
 logger = logging.getLogger(__name__)
 
-#: From when on it is said for how long an experiment has had no slot, in seconds: less is how slots change hands.
+#: After this many seconds without a slot, the reason names the time. Shorter waits are normal when slots change hands.
 WAITING_S: Final = 60.0
-#: From when on that is a warning: longer than a few turns of others.
+#: After this many seconds without a slot, a warning is logged: it is longer than a few turns of others.
 STARVED_S: Final = 900.0
 
 
 @runtime_checkable
 class SharedFleet(Protocol):
-    """A fleet, as one of the experiments knows it that share it."""
+    """A shared fleet, from the view of one of its experiments."""
 
     #: The experiment's name, and the token by which others know it.
     name: str
     token: str
-    #: Tells how long it had how much.
+    #: Measures how long the experiment has had how many slots.
     clock: Clock
-    #: The order of its attempts among those that wait in a queue.
+    #: The priority of its attempts among all that wait in a queue.
     priority: Priority
 
     def pool(self) -> Pool:
@@ -50,7 +50,7 @@ class SharedFleet(Protocol):
         """
 
     def leave(self) -> None:
-        """Want nothing any more."""
+        """Withdraw the demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Standing:
 
 
 class BrokerFleet:
-    """The fleet of a broker, as the experiment of a driver knows it.
+    """The fleet of a broker, from the view of a driver's experiment.
 
-    The backend gets its register from here: one driver reads it for all.
+    The backend gets the register of workers from here, because one driver reads it for all.
     """
 
     def __init__(self, host: DriverHost, backend: SharedSession) -> None:
@@ -84,7 +84,7 @@ class BrokerFleet:
 
     @property
     def priority(self) -> Priority:
-        """The order of the experiment's attempts among those that wait in a queue."""
+        """The priority of the experiment's attempts among all that wait in a queue."""
         return self._backend.priority
 
     @priority.setter
@@ -123,7 +123,7 @@ class Held(NamedTuple):
 
 
 class ShareKeeper:
-    """Keeps an experiment to its share of a fleet: how many attempts may be under way.
+    """Computes from an experiment's share how many of its attempts may be under way.
 
     Args:
         fleet: the fleet, which knows the share.
@@ -139,31 +139,32 @@ class ShareKeeper:
         self.limit = math.inf
         #: Why there may be no more, for people.
         self.why = ""
-        #: Queues of its slots for which others wait that have less than their share.
+        #: The queues of its slots in which others with less than their share wait.
         self.wanted_by_others: frozenset[str] = frozenset()
-        #: Whether the experiment is to give back what it has beyond its share, and how many of its trials are to be
-        #: paused now.
+        #: Whether the experiment has to release the slots beyond its share, and how many of its trials it has to pause
+        #: now.
         self.must_give = False
         self.to_pause = 0
         #: Since when it has run more than its share, and more than that rounded up.
         self._over_since = self._above_since = math.inf
-        #: How large its journal may be, in millions of bytes, and by which caps it has less than it asks for.
+        #: The size limit of its journal, in millions of bytes; and in words, the caps that give it less than it asks
+        #: for.
         self.journal_mb = math.inf
         self.capped = ""
         self._used = 0.0
         self._counted_at = fleet.clock.monotonic()
-        #: Since when it has had no slot, while others want them too, and whether a warning has told.
+        #: Since when it has had no slot although it wants one; and whether a warning was logged.
         self._waiting_since = math.inf
         self._is_told = False
 
     def look(self, held: Held, standing: Standing, most: int | None, journal_mb: float = math.inf) -> None:
-        """Say what the experiment wants, and hear what it may have.
+        """Publish what the experiment wants, and apply the share that it gets.
 
         Args:
             held: its slots.
             standing: its priority and weight.
-            most: how many attempts may be under way in any case.
-            journal_mb: how large its journal is to be.
+            most: the user's limit of attempts under way; None for no limit.
+            journal_mb: the journal size that the user asks for, in millions of bytes.
         """
         self._count(held.running)
         pool = self._fleet.pool()
@@ -193,7 +194,7 @@ class ShareKeeper:
         self.must_give = bool(share.full or share.wanted)
         self.why = self._in_words(share, slots) if share.limit < could_use else ""
         self._warn_if_starved()
-        self._look_at_surplus(held.running, share)
+        self._count_surplus(held.running, share)
 
     def _attempts(self, slots: float) -> float:
         """Return how many attempts fit in a number of slots with all their seats."""
@@ -226,7 +227,7 @@ class ShareKeeper:
             text = "%s; it waits on, and mqtune why %s says what would help"
             logger.warning(text, self.why, self._fleet.name, extra={"action": "experiment_starves"})
 
-    def _look_at_surplus(self, running: int, share: Share) -> None:
+    def _count_surplus(self, running: int, share: Share) -> None:
         """Count the trials to be paused.
 
         These are the trials beyond the share that have run for too long.
@@ -277,9 +278,9 @@ class Sharing(DriverService):
         self.due = host.clock.monotonic() + host.timing.look_at_shares_s
 
     def capacity(self) -> float:
-        """Return how many attempts may be under way; the first time it finds that out."""
+        """Return how many attempts may be under way. The first call publishes the demand."""
         if self._is_new:
-            self._look(Standing.of(self._host.options()))
+            self._update_share(Standing.of(self._host.options()))
         return self._keeper.limit
 
     def reason(self) -> str:
@@ -287,15 +288,15 @@ class Sharing(DriverService):
         return self._keeper.why if self._experiment.live >= self._keeper.limit else ""
 
     def tick(self) -> Iterator[Requeue]:
-        """Find out what others want, and yield what gives back slots beyond the experiment's share."""
+        """Publish the demand, and yield actions that release slots beyond the experiment's share."""
         self.due = self._host.clock.monotonic() + self._host.timing.look_at_shares_s
         standing = Standing.of(self._host.options())
-        self._look(standing)
+        self._update_share(standing)
         yield from self._withdraw(self._keeper)
         if standing.preemptible:
             yield from self._pause(self._keeper)
 
-    def _look(self, standing: Standing) -> None:
+    def _update_share(self, standing: Standing) -> None:
         self._is_new = False
         running, live = (count * self._seats for count in (self._experiment.running, self._experiment.live))
         most, has_more = self._host.appetite()
@@ -304,9 +305,9 @@ class Sharing(DriverService):
         heartbeat.cap(self._keeper.journal_mb, self._keeper.capped)
 
     def _withdraw(self, keeper: ShareKeeper) -> Iterator[Requeue]:
-        """Yield what takes back attempts that wait for a slot beyond the share.
+        """Yield actions that withdraw waiting attempts beyond the share.
 
-        The first attempts to be staged again are taken back last.
+        The attempts that would be staged first are withdrawn last.
         """
         surplus = self._experiment.live - keeper.limit
         if surplus <= 0 or not keeper.must_give:
@@ -316,9 +317,9 @@ class Sharing(DriverService):
             yield Requeue(trial, keeper.why)
 
     def _pause(self, keeper: ShareKeeper) -> Iterator[Requeue]:
-        """Yield what has trials save and give their slots back, the least promising first.
+        """Yield actions that pause trials with a checkpoint, the least promising first.
 
-        They go on as soon as there is a slot again.
+        These trials resume as soon as there is a slot again.
         """
         running = [trial for trial in self._experiment.busy.values() if trial.status is TrialStatus.RUNNING]
         leaving = sum(not trial.attempt.is_open for trial in running)
@@ -334,7 +335,8 @@ class Sharing(DriverService):
     def _promise(self, trial: Trial) -> tuple[bool, bool, float, str]:
         """Return a sort key by which the least promising trials come first.
 
-        First come those without a value that have reported least, then the infeasible, then those with the worst value.
+        First come trials without a value, by their number of reports. Then come infeasible trials, and then the others,
+        each from the worst value to the best.
         """
         value = trial.best_value
         is_known = value == value  # noqa: PLR0124 - NaN is not itself
@@ -343,13 +345,13 @@ class Sharing(DriverService):
         return is_known, is_feasible, goodness if is_known else trial.reports, trial.id
 
     def close(self) -> None:
-        """Give the share to others."""
+        """Withdraw the demand, so that others get the slots."""
         if not self._is_new:
             self._keeper.leave()
 
 
 def _waits(trial: Trial) -> bool:
-    """Whether an attempt waits for a slot, and nothing else is decided on it."""
+    """Whether a trial's attempt waits for a slot, and no order to end it is given."""
     attempt = trial.attempt
     return trial.status is TrialStatus.QUEUED and attempt.intent is Intent.RUN
 

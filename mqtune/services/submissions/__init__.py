@@ -6,7 +6,7 @@ given up. A worker runs only scripts signed with its key. A script ends with its
 
 Terms: a *submission* is a signed description of a script, the bundle of its code, and a state. A *run* is one process
 of it. A *driver slot* of a worker runs one script at a time. A submission is *due* while it waits, and when its worker
-has not renewed it in time.
+has not renewed it in time. Its *queue entry* is the time from which on it is due.
 
 A submission is neither a trial nor an experiment. As a trial, it would need a second driver with a second lock. As an
 entry of its experiment's journal, it could not report a failure before that experiment exists.

@@ -26,18 +26,18 @@ T = TypeVar("T")
 #: Package of the Lua scripts.
 _PACKAGE: Final = "mqtune.services.submissions"
 
-#: Number of newest experiments that are checked for submissions without a place.
+#: Number of newest experiments that are checked for submissions without a queue entry.
 _NEWEST: Final = 1_000
-#: Tolerated future time of a submission's place: the clock advances during a read.
+#: Tolerance for queue entries in the future: the clock advances during a read.
 _SKEW_S: Final = 1.0
-#: Number of short runs in a row that end a submission, which may be ending its workers.
+#: After this many lost short runs in a row a submission is given up, because it may be killing its workers.
 MOST_SHORT: Final = 3
 #: Maximum number of named workers that may not run a submission.
 MOST_REFUSED: Final = 20
 #: Stored bytes of an ended run's output.
 OUTPUT_BYTES: Final = 4096
 
-#: End of a run: well, by an error, by a user's stop, returned by its worker, or lost.
+#: How a run ended: successfully, by an error, by a user's stop, returned by its worker's shutdown, or lost.
 RunEnd = Literal["done", "failed", "stopped", "again", "lost"]
 #: Result of a request to end a submission; see the halt script.
 Halted = Literal["unknown", "ended", "stopped", "told"]
@@ -103,13 +103,13 @@ class Signed:
         except MessageVersionError as error:
             raise CodeRefused(str(error)) from None
         if submission.name != self.name or not is_digest(submission.bundle) or not is_path(submission.script):
-            raise CodeRefused(f"it is {submission.name!r} in its description, or names no script")
+            raise CodeRefused(f"its description is of {submission.name!r}, or names no script")
         return submission
 
 
 @dataclass(frozen=True, slots=True)
 class Taken(Signed):
-    """A claimed submission: the number of its run, and whether it is the first run."""
+    """A claimed submission, with the number of its run, and whether that is its first run."""
 
     run: int
     is_first: bool
@@ -242,7 +242,10 @@ class Submissions:
         )
 
     def halt(self, name: str, reason: str) -> Halted:
-        """Request the end of a submission. Its worker learns of that within some seconds.
+        """Request the end of a submission, and return what became of it.
+
+        The result is "unknown" if it does not exist, "ended" if it had ended, "stopped" if it has ended now, and "told"
+        if its worker will end it within some seconds.
 
         Raises:
             AccessDenied: the account may not end it.
@@ -252,10 +255,10 @@ class Submissions:
         return cast("Halted", state.decode())
 
     def heal(self, names: Sequence[str]) -> None:
-        """Restore the places of submissions that have not ended.
+        """Restore the queue entries of submissions that have not ended.
 
-        All teams share one set of places, so one team's account can remove or postpone another's submission. Names that
-        this account may not change are skipped.
+        All teams share one queue, so one team's account can remove or postpone another's submission. Names that this
+        account may not change are skipped.
         """
         for name in names:
             with contextlib.suppress(AccessDenied):
@@ -264,7 +267,7 @@ class Submissions:
     # For workers that run scripts.
 
     def due(self) -> list[str]:
-        """Return the names of due submissions, oldest first.
+        """Return the names of due submissions, the longest due first.
 
         Raises:
             AccessDenied: the account is not a driver's.
@@ -279,9 +282,9 @@ class Submissions:
         return [name for name in names if is_name(name)]
 
     def heal_some(self, count: int, serves: Callable[[str], bool]) -> None:
-        """Restore the places of some of the newest submissions, chosen at random.
+        """Restore the queue entries of up to *count* of the newest submissions, chosen at random.
 
-        *serves* filters by name. All workers together reach each submission.
+        Only names for which *serves* returns True are chosen. In time, all workers together check each submission.
 
         Raises:
             BrokerUnavailable: no server answers.
@@ -312,7 +315,7 @@ class Submissions:
         return None if description is None else Signed(name, description, _text(signed))
 
     def refuse(self, signed: Signed, worker: str, reason: str) -> bool:
-        """Record that a worker may not run a submission. Return whether that is new."""
+        """Record that a worker may not run a submission. Return False if that was known."""
         args = [worker, signed.signature, reason, MOST_REFUSED]
         return bool(self._run("refuse", [ExperimentKeys(signed.name).submission], args))
 
@@ -335,11 +338,15 @@ class Submissions:
         return exchange.bundle(digest)
 
     def keep(self, name: str, token: str) -> Kept:
-        """Renew a submission for ``lock_s`` seconds. Return whether its run may continue."""
+        """Renew a submission for ``lock_s`` seconds. Return why its run may not continue.
+
+        The result is empty if it may, "stop" after a user's stop, "over" if it has ended or another worker has claimed
+        it, and "unknown" if the server has lost it.
+        """
         answer = self._run("attend", [ExperimentKeys(name).submission, SUBMISSIONS], [name, token, self._hold_ms])
         return cast("Kept", answer.decode())
 
-    def put_back(self, taken: Taken, bundle: Bundle, worker: str, token: str) -> None:
+    def restore(self, taken: Taken, bundle: Bundle, worker: str, token: str) -> None:
         """Restore a submission that runs on this worker and that the server has lost."""
         args = [taken.description, taken.signature, bundle.digest, bundle.data, taken.run, worker, token, self._hold_ms]
         self._put(taken.name, args)

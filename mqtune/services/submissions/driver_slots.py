@@ -50,7 +50,7 @@ _CLOSE_S: Final = 5.0
 _END_S: Final = 1.0
 #: Exit codes of a driver ended properly by SIGINT or SIGTERM, as at the shutdown of a machine.
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
-#: Number of experiments checked every ``lock_s`` for a submission without a place.
+#: Number of experiments that are checked every ``lock_s`` for a submission without a queue entry.
 _HEALED: Final = 100
 #: The kind of its impairments.
 _KIND: Final = "account"
@@ -64,11 +64,12 @@ class _Run:
     token: str
     bundle: Bundle
     process: subprocess.Popen[bytes]
-    #: The process, as in its driver's lock.
+    #: The process's description, as its driver's lock has it.
     description: str
     #: Its working directory, deleted at its end, and its output.
     folder: Path
     log: Path
+    #: When the submission was claimed or renewed last, by the monotonic clock.
     kept_at: float
     #: When it got the order to end, after a user's stop.
     told_at: float | None = None
@@ -103,7 +104,7 @@ class DriverSlots(WorkerService):
     ) -> None:
         self.slots = slots
         self._timing = timing
-        #: How long a submission is skipped if this worker may not run it, or lacks free memory for it.
+        #: How long a submission is skipped that this worker may not run, or could not start.
         self._pass_over_s = timing.lock_s
         self._submissions = submissions
         self._worker = worker
@@ -116,7 +117,7 @@ class DriverSlots(WorkerService):
         #: The impairment while the broker refuses the login.
         self._refused: ImpairmentCause | None = None
         self._runs: list[_Run] = []
-        #: End of the skipping of submissions, by name.
+        #: Until when submissions are skipped, by name and the monotonic clock.
         self._passed_over: dict[str, float] = {}
         self._heal_at = 0.0
         #: When this worker first saw each due submission.
@@ -170,17 +171,17 @@ class DriverSlots(WorkerService):
             self._timing.look_at_scripts_s if self._refused is None else self._timing.keep_lock_s
         ):
             for run in tuple(self._runs):
-                yield partial(self._logged_in, partial(self._look, run))
+                yield partial(self._run_step, partial(self._check, run))
             if len(self._runs) < self.slots:
-                yield partial(self._logged_in, self._take)
+                yield partial(self._run_step, self._claim_due)
         # The thread that starts processes must not end before them, as the kernel ends them with it.
         for run in tuple(self._runs):
-            yield partial(self._logged_in, partial(self._end, run, "again", "its worker was shut down"))
+            yield partial(self._run_step, partial(self._end, run, "again", "its worker was shut down"))
 
-    def _logged_in(self, step: Step) -> None:
-        """Run a step that calls the broker.
+    def _run_step(self, step: Step) -> None:
+        """Run a step that calls the broker. If the broker refuses the login, add an impairment.
 
-        A refused login becomes an impairment, and other workers get the scripts in time.
+        Scripts that could not be renewed in time are ended then, because other workers may run them.
         """
         try:
             step()
@@ -192,7 +193,7 @@ class DriverSlots(WorkerService):
                 self._impairments.put([WHOLE_WORKER], _KIND, self._refused)
             # Another worker may run them by now.
             for run in [run for run in self._runs if time.monotonic() - run.kept_at >= self._timing.lock_s]:
-                logger.warning("submission %s could not be kept: its script ends here", run.taken.name)
+                logger.warning("submission %s could not be renewed: its script ends here", run.taken.name)
                 self._clear(run)
 
     def _note_login(self) -> None:
@@ -200,7 +201,7 @@ class DriverSlots(WorkerService):
             refused, self._refused = self._refused, None
             self._impairments.lift(refused)
 
-    def _look(self, run: _Run) -> None:
+    def _check(self, run: _Run) -> None:
         code = run.process.poll()
         if code is not None:
             self._end(run, *self._ending(run, code), code=code)
@@ -209,9 +210,9 @@ class DriverSlots(WorkerService):
         if run.told_at is not None and now - run.told_at >= STOP_S:
             self._end(run, "stopped", "")
         elif now - run.kept_at >= self._timing.keep_lock_s:
-            self._keep(run)
+            self._renew(run)
 
-    def _keep(self, run: _Run) -> None:
+    def _renew(self, run: _Run) -> None:
         name = run.taken.name
         answer = self._submissions.keep(name, run.token)
         self._note_login()
@@ -220,8 +221,8 @@ class DriverSlots(WorkerService):
             logger.warning("submission %s is another worker's by now: its script ends here", name)
             self._clear(run)
         elif answer == "unknown":
-            logger.warning("the server has lost submission %s, which runs here: it is put back", name)
-            self._submissions.put_back(run.taken, run.bundle, self._worker, run.token)
+            logger.warning("the server has lost submission %s, which runs here: it is restored", name)
+            self._submissions.restore(run.taken, run.bundle, self._worker, run.token)
         elif answer == "stop" and run.told_at is None:
             run.told_at = run.kept_at
             signal_group(run.process.pid, signal.SIGTERM)
@@ -240,7 +241,7 @@ class DriverSlots(WorkerService):
             return "lost", "it found no server, or another driver"
         return "failed", f"exit code {code}"
 
-    def _take(self) -> None:
+    def _claim_due(self) -> None:
         now = time.monotonic()
         # After an outage, every worker first gets twice the time that it needs to renew its own submissions.
         if now - self._submissions.back_at < 2 * self._timing.keep_lock_s:

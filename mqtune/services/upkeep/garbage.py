@@ -50,10 +50,10 @@ class Search(NamedTuple):
 
 @contextlib.contextmanager
 def garbage_on(url: str, places: Sequence[str] = (), *, unused_s: float = 0.0) -> Iterator[Search]:
-    """Yield the garbage on a server and in checkpoint stores. It can be deleted inside.
+    """Yield the garbage on a server and in checkpoint stores, to be deleted in the block.
 
     Args:
-        places: parents of the experiments' stores, as in ``Checkpoints(store=…)``.
+        places: the locations of checkpoint stores, as users give them to ``Checkpoints(store=…)``.
         unused_s: minimum time since the last addition to a store, in seconds.
 
     Raises:

@@ -31,7 +31,7 @@ class UsageBoard:
         self._client = client
 
     def write(self, whose: Whose, uses: Mapping[str, LiveUse]) -> None:
-        """Replace the samples of a worker's attempts of an experiment, by trial.
+        """Replace a worker's samples of one experiment. *uses* has them by trial.
 
         Raises:
             AccessDenied: the account may not write them.

@@ -23,7 +23,7 @@ _RESOURCES: Final = "resources"
 
 @dataclass(slots=True)
 class Used:
-    """Resource use of attempts. Sums can be added.
+    """Resource use of attempts. Two of them can be added.
 
     Attributes:
         trials: number of trials with an attempt that ran.
@@ -99,7 +99,7 @@ class JournalUse:
             # Nearly all entries of a long journal are reports; their ids have their times.
             self._last = max(self._last, entry_time(entry.id))
             if not entry.data.startswith(REPORTS_PREFIX):
-                self._take(decode_event(entry.data, entry.id))
+                self._apply(decode_event(entry.data, entry.id))
 
     def within(self, since: float, until: float, *, is_driven: bool) -> Used:
         """Return the use between two times. Simulations and other tools' trials count as nothing.
@@ -127,14 +127,14 @@ class JournalUse:
         used.trials = len(trials)
         return used
 
-    def _take(self, event: object) -> None:
+    def _apply(self, event: object) -> None:
         match event:
             case ExperimentCreated():
                 self.owner = event.owner
-                self._offer(event.definition)
+                self._read_resources(event.definition)
             case DriverStarted():
                 self._is_real = self._is_real or event.driver != SIMULATION
-                self._offer(event.changes)
+                self._read_resources(event.changes)
             case TrialStaged(resources=Resources() as asked):
                 self._asked[event.trial, event.attempt] = asked
             case AttemptStarted():
@@ -151,7 +151,7 @@ class JournalUse:
             known.slots += 1
             known.gpus_beside += gpus
 
-    def _offer(self, given: dict[str, Any]) -> None:
+    def _read_resources(self, given: dict[str, Any]) -> None:
         if _RESOURCES in given:
             with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
                 self._asks = Resources.decode(given[_RESOURCES])

@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 
 #: For how many rounds a sample counts at most: a worker that was frozen does not know what happened meanwhile.
 _MOST_ROUNDS: Final = 3
-#: A device that computed for less of a sample stood idle: a display, or a look at its memory, makes for a percent or
-#: two.
+#: A device that computed for a smaller part of a sample counts as idle. A display, or a query of its memory, makes for
+#: a percent or two.
 IDLE_PERCENT: Final = 5.0
-#: The same for an attempt that has not reported yet: it may fetch its data, or compile its model, for longer than
-#: ``idle_s``.
+#: How long a device may be idle before a warning, if the attempt has not reported yet. It may fetch its data, or
+#: compile its model, for longer than ``idle_s``.
 IDLE_UNREPORTED_S: Final = 1_800.0
-#: So many digits of a figure are kept behind the point.
+#: The number of decimals of a figure.
 _DIGITS: Final = 3
 #: The fields of /proc/PID/stat behind the name: the time of the process and its ended children, and its resident pages.
 _TIMES: Final = slice(11, 15)
@@ -57,11 +57,10 @@ def use_of_process(pid: int) -> ProcessUse | None:
     return ProcessUse(cpu_s + sum(use.cpu_s for use in below), memory_bytes + sum(use.memory_bytes for use in below))
 
 
-def _own(pid: int, devices: Iterable[str], sizes: Mapping[str, Mapping[int, int]]) -> int | None:
-    """Return the bytes that a process and its descendants have on devices.
+def _bytes_on(pid: int, devices: Iterable[str], sizes: Mapping[str, Mapping[int, int]]) -> int | None:
+    """Return the bytes that a process and its descendants have on devices; None if unknown.
 
-    None where no device lists one of them: a driver may know processes by the numbers that they have outside a
-    container.
+    It is unknown if no device lists one of them: a GPU driver may list the ids that processes have outside a container.
     """
     family = set(_family(pid))
     own = [size for device in devices for number, size in sizes.get(device, {}).items() if number in family]
@@ -86,13 +85,13 @@ class Sample(NamedTuple):
     """The use of an attempt at one moment.
 
     Attributes:
-        at: when that is, by a monotonic clock.
+        at: the time of the sample, by a monotonic clock.
         devices: how each of its devices is used.
         processes: the use of its processes; None if it is unknown.
         slots: how many slots share each of its devices.
         has_reported: whether it has reported yet.
         shares_memory: whether its devices are shared by memory; others then have memory there, too.
-        own_bytes: how much its own processes have then; None where that is not known.
+        own_bytes: how much its own processes have on shared devices; None if it is unknown.
     """
 
     at: float
@@ -105,7 +104,7 @@ class Sample(NamedTuple):
 
 
 class UsageMeter:
-    """Makes figures of an attempt's samples, in constant memory. Any thread may call it."""
+    """Computes an attempt's figures from its samples, in constant memory. Thread-safe."""
 
     def __init__(self, timing: Timing = Timing()) -> None:
         self._timing = timing
@@ -114,10 +113,10 @@ class UsageMeter:
         self._at: float | None = None
         self._processes: ProcessUse | None = None
         self._sampled_s = 0.0
-        #: Of each figure its sum over time, and the seconds for which it was known.
+        #: For each figure, its sum over time and the seconds for which it was known.
         self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._most: dict[str, float] = {}
-        #: For how long each device has stood idle, and those of them of which a warning has told.
+        #: For how many seconds each device has been idle, and the devices of which a warning was given.
         self._idle: dict[str, float] = {}
         self._told: set[str] = set()
         self._number = 0
@@ -125,13 +124,13 @@ class UsageMeter:
         self._cpus: float | None = None
 
     def begin(self, at: float) -> None:
-        """Begin when the process has started; a second process of the same attempt changes nothing."""
+        """Set the time of the process's start. A second process of the same attempt changes nothing."""
         with self._lock:
             if self._at is None:
                 self._at = at
 
     def take(self, sample: Sample) -> list[str]:
-        """Add a sample. Return the devices that have stood idle for long, each once in a spell."""
+        """Add a sample. Return devices that have become idle for too long, once per idle period."""
         with self._lock:
             before = sample.at if self._at is None else self._at
             for_s = min(sample.at - before, _MOST_ROUNDS * self._timing.round_s)
@@ -164,14 +163,14 @@ class UsageMeter:
             return
         self._raise("memory_bytes_peak", use.memory_bytes)
         if before is not None and passed_s > 0:
-            # Processes that nobody has waited for take their time along.
+            # The time of an exited process is lost if nobody has waited for it, so the sum may decrease.
             self._cpus = max(0.0, use.cpu_s - before.cpu_s) / passed_s
             self._add("cpus", self._cpus, for_s)
 
     def _idle_since(self, sample: Sample, for_s: float) -> list[str]:
         bound_s = self._timing.idle_s if sample.has_reported else IDLE_UNREPORTED_S
         for device, (percent, *_) in sample.devices.items():
-            # An unknown percentage neither ends a spell nor makes it longer.
+            # An unknown percentage neither ends an idle period nor makes it longer.
             if percent is not None and percent >= IDLE_PERCENT:
                 self._idle.pop(device, None)
                 self._told.discard(device)
@@ -229,28 +228,29 @@ class UsageMeter:
 
 
 class UseQuery(Protocol):
-    """Says how devices are used."""
+    """Reports how devices are used."""
 
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
         """Return the use of each device, within seconds. It never raises, and may leave devices out."""
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return the bytes of each process on each device, likewise."""
+        """Return by device the bytes of each process on it, by process id. It behaves as ``use``."""
 
     def close(self) -> None:
         """End; later questions get no answer."""
 
 
 class UsageSampler(WorkerService):
-    """Samples the attempts that run.
+    """Samples the resource use of running attempts.
 
     Args:
         worker: the worker's name.
         plan: the worker's slots.
-        query: says how devices are used; one of its own, since a driver that is slow to say that must not delay trials.
+        query: reports how devices are used. No other service may use it, because a slow GPU driver must not delay
+            trials.
         attempts: returns the attempts that are here.
-        board: where what they use is written.
-        is_strict: whether a trial is ended that takes more of a shared GPU's memory than it has asked for.
+        board: gets the samples.
+        is_strict: whether a trial that takes more of a shared GPU's memory than it asked for is ended.
     """
 
     def __init__(
@@ -272,25 +272,25 @@ class UsageSampler(WorkerService):
         self._shares_memory, self._is_strict = plan.offer.is_shared_by_memory, is_strict
         self._query = query
         self._attempts = attempts
-        #: The figures of each attempt that has had a process; they go with the attempt.
+        #: The meter of each attempt that has had a process. It is deleted with the attempt.
         self._meters: WeakKeyDictionary[AttemptHere, UsageMeter] = WeakKeyDictionary()
         self._board = board
         self._may_write = True
 
     def close(self) -> None:
-        """Have devices be asked no more.
+        """Stop asking for the use of devices.
 
-        A sample that is under way is not waited for, as a device's driver may hold it.
+        It does not wait for a running sample, because a GPU driver may hang.
         """
         self._query.close()
 
     def started(self, run: AttemptHere) -> None:
-        """Begin to sample an attempt; a second process of it changes nothing."""
+        """Begin to sample an attempt. A second process of it changes nothing."""
         if run.began_at is not None:
             self.meter_of(run).begin(run.began_at)
 
     def meter_of(self, run: AttemptHere) -> UsageMeter:
-        """Return what makes the figures of an attempt."""
+        """Return the meter of an attempt."""
         return self._meters.setdefault(run, UsageMeter(self._timing))
 
     def measured(self, run: AttemptHere) -> Usage:
@@ -298,7 +298,7 @@ class UsageSampler(WorkerService):
         return self.meter_of(run).final(run.waited_s)
 
     def figures(self) -> dict[str, Mapping[str, float]]:
-        """Return how the worker's devices are used. The device driver may take seconds."""
+        """Return load, memory and power of the worker's devices, by figure and device. It is slow."""
         devices = sorted(self._slots_of)
         uses = self._query.use(devices) if devices else {}
         named = zip(("gpu_load", "gpu_memory", "gpu_power"), range(3), strict=True)
@@ -308,11 +308,11 @@ class UsageSampler(WorkerService):
         }
 
     def tick(self) -> tuple[Callable[[], object], ...]:
-        """Return the step that samples."""
+        """Return the step that samples attempts."""
         return (self.sample,)
 
     def sample(self) -> None:
-        """Sample each attempt that has a process, and write what it uses."""
+        """Sample each attempt that has a process, and write the samples to the board."""
         runs = [(run, pid) for run in self._attempts() if (pid := run.process) is not None]
         devices = sorted({device for run, _ in runs for device in run.devices})
         uses = self._query.use(devices) if devices else {}
@@ -323,19 +323,19 @@ class UsageSampler(WorkerService):
             if run.process != pid:
                 # It has ended meanwhile: the device is nobody's, or the next one's.
                 continue
-            own_bytes = _own(pid, run.devices, sizes)
+            own_bytes = _bytes_on(pid, run.devices, sizes)
             self._warn(run, self.meter_of(run).take(self._sample_of(run, uses, processes, own_bytes)))
             sampled.append((run, own_bytes))
         board: defaultdict[str, dict[str, LiveUse]] = defaultdict(dict)
         for run, own_bytes in sampled:
-            # Behind all samples: an attempt that is ended for it has no later one.
+            # After all samples, because an attempt that is ended here gets no further sample.
             if own_bytes is not None and own_bytes > run.shared_bytes > 0:
                 self._on_excess(run, own_bytes)
             board[run.journal.experiment][run.claim.trial] = self.meter_of(run).live(run.claim.attempt)
         self._write(board)
 
     def _on_excess(self, run: AttemptHere, own_bytes: int) -> None:
-        """Warn of an attempt with more GPU memory than it has asked for. End it if that is strict."""
+        """Warn of an attempt with more GPU memory than it has asked for. End it if ``is_strict``."""
         error = (
             f"the trial took {in_gb(own_bytes)} of its GPU's memory, and it had asked for {in_gb(run.shared_bytes)}, "
             "beside others that share the GPU: ask for more by gpu_memory_gb=, which counts what the GPU's driver "
@@ -385,8 +385,8 @@ class UsageSampler(WorkerService):
             return
         self._may_write = False
         logger.warning(
-            "this worker's account may not write what its trials use, which is seen only when they have ended: make it "
-            "again with what `mqtune fleet acl` of this version prints"
+            "this worker's account may not write the resource use of running trials, so it is known only after "
+            "they have ended: create the account again with the rules that `mqtune fleet acl` of this version prints"
         )
 
 

@@ -1,4 +1,4 @@
-"""The contract of backends. Subclass ``BackendContract`` and give it tuners on yours."""
+"""The tests for backends of your own: subclass ``BackendContract``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["BackendContract", "NewTuner"]
 
 
 class BackendContract(StartingContract, PausingContract, EndingContract, ObservingContract, SeatingContract):
-    """The tests that a backend must pass, through the tuner as users have it.
+    """The tests that a backend must pass. They use it through a tuner, as users do.
 
-    A subclass that pytest collects overrides the fixture ``new_tuner``. It sets ``runs_processes`` to False if its
-    trials are not processes of their own, and ``takes_gangs`` if they have one seat each::
+    A subclass overrides the fixture ``new_tuner``. It sets ``runs_processes`` to False if trials are not separate
+    processes, and ``takes_gangs`` to False if trials can't have several seats::
 
         class TestSimulated(BackendContract):
             runs_processes = False

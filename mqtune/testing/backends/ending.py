@@ -1,4 +1,4 @@
-"""How trials end early: by the scheduler, a user, a limit or the first failure."""
+"""Tests of early ends: by the scheduler, a user, a limit or the first failure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import pytest
 
 from mqtune.core.errors import TrialFailed
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialStatus
-from mqtune.driver.options import Failures, Process, RunOptions
+from mqtune.driver.setup.options import Failures, Process, RunOptions
 from mqtune.schedulers.stopping.experiment_rules import TimeCount, TimeLimit
 from mqtune.testing.backends.world import Rule, Tune, TunerTests, await_reports, drive, reports_of
 from mqtune.testing.play import ENDLESS, played
 
 _SHORT_S: Final = 1.0
 #: Calls that end a trial, and the resulting status.
-_ENDING_CALLS: Final = [
-    ("stop", TrialStatus.EARLY_STOPPED),
-    ("complete", TrialStatus.COMPLETED),
-    ("fail", TrialStatus.FAILED),
-    ("abandon", TrialStatus.ABANDONED),
-]
+_ENDING_CALLS: Final = {
+    "stop": TrialStatus.EARLY_STOPPED,
+    "complete": TrialStatus.COMPLETED,
+    "fail": TrialStatus.FAILED,
+    "abandon": TrialStatus.ABANDONED,
+}
 
 
 def at_report(number: int, action: Action) -> Rule:
-    """Return a scheduler that takes this decision at that report of each attempt."""
+    """Return a scheduler that decides *action* at the *number*-th report of each attempt."""
 
     def decide(_: Trial, report: Report) -> Decision:
         return Decision(action, f"has reported {number} times") if report.sequence == number else CONTINUE
@@ -33,54 +33,53 @@ def at_report(number: int, action: Action) -> Rule:
 
 
 class EndingContract(TunerTests):
-    @pytest.mark.parametrize(
-        ("action", "status", "end"),
-        [
-            (Action.STOP, TrialStatus.EARLY_STOPPED, AttemptEnd.STOPPED),
-            (Action.COMPLETE, TrialStatus.COMPLETED, AttemptEnd.COMPLETED),
-        ],
-    )
-    def test_the_scheduler_ends_a_trial_at_a_report(
-        self, tune: Tune, action: Action, status: TrialStatus, end: AttemptEnd
-    ) -> None:
-        tuner = tune(played(ENDLESS), scheduler=at_report(3, action))
+    def test_the_scheduler_ends_a_trial_at_a_report(self, tune: Tune) -> None:
+        ends = {
+            "0001": (Action.STOP, TrialStatus.EARLY_STOPPED, AttemptEnd.STOPPED),
+            "0002": (Action.COMPLETE, TrialStatus.COMPLETED, AttemptEnd.COMPLETED),
+        }
+
+        def decide(trial: Trial, report: Report) -> Decision:
+            return Decision(ends[trial.id][0], "has reported 3 times") if report.sequence == 3 else CONTINUE
+
+        tuner = tune(played(ENDLESS), played(ENDLESS), scheduler=Rule(decide))
         drive(tuner, lambda: tuner.is_finished)
 
-        (trial,) = tuner.get_trials()
-        assert (trial.status, trial.attempt.end) == (status, end)
-        assert reports_of(tuner, trial, 1) == [1, 2, 3]
-        assert trial.attempt.stop is not None
-        assert trial.attempt.stop[:2] == ("scheduler", "has reported 3 times")
-        assert trial.attempt.stop.sequence == 3
+        for trial in tuner.get_trials():
+            assert (trial.status, trial.attempt.end) == ends[trial.id][1:]
+            assert reports_of(tuner, trial, 1) == [1, 2, 3]
+            assert trial.attempt.stop is not None
+            assert trial.attempt.stop[:2] == ("scheduler", "has reported 3 times")
+            assert trial.attempt.stop.sequence == 3
 
-    @pytest.mark.parametrize(("call", "status"), _ENDING_CALLS)
-    def test_a_user_ends_a_running_trial_and_its_slot_is_used_again(
-        self, tune: Tune, call: str, status: TrialStatus
-    ) -> None:
-        tuner = tune(played(ENDLESS), played(2), run=RunOptions(max_concurrent=1))
-        await_reports(tuner, 1)
-
-        getattr(tuner.trial("0001"), call)("for a reason")
+    def test_a_user_ends_running_trials_and_their_slot_is_used_again(self, tune: Tune) -> None:
+        endless = [played(ENDLESS) for _ in _ENDING_CALLS]
+        tuner = tune(*endless, played(2), run=RunOptions(max_concurrent=1))
+        for number, call in enumerate(_ENDING_CALLS, 1):
+            trial = await_reports(tuner, 1, f"{number:04d}")
+            getattr(tuner.trial(trial), call)("for a reason")
         drive(tuner, lambda: tuner.is_finished)
 
-        first, second = tuner.get_trials()
-        assert (first.status, first.reason, first.history[-1].by) == (status, "for a reason", "user")
-        assert first.attempt.stop is not None
-        assert first.attempt.stop[:2] == ("user", "for a reason")
-        assert second.status is TrialStatus.COMPLETED
+        *ended, last = tuner.get_trials()
+        assert [trial.status for trial in ended] == list(_ENDING_CALLS.values())
+        for trial in ended:
+            assert (trial.reason, trial.history[-1].by) == ("for a reason", "user")
+            assert trial.attempt.stop is not None
+            assert trial.attempt.stop[:2] == ("user", "for a reason")
+        assert last.status is TrialStatus.COMPLETED
 
-    @pytest.mark.parametrize(("call", "status"), _ENDING_CALLS)
-    def test_a_queued_trial_ends_at_once_and_never_runs(self, tune: Tune, call: str, status: TrialStatus) -> None:
+    def test_queued_trials_end_at_once_and_never_run(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS), played(ENDLESS))
         drive(tuner, lambda: len(tuner.running_trials) == 2)
-        queued = tuner.add(played(3))
+        queued = {call: tuner.add(played(3)) for call in _ENDING_CALLS}
 
-        getattr(tuner.trial(queued), call)("not needed")
+        for call, trial in queued.items():
+            getattr(tuner.trial(trial), call)("not needed")
 
-        assert queued.status is status
+        assert {call: trial.status for call, trial in queued.items()} == _ENDING_CALLS
         tuner.stop_all()
         drive(tuner, lambda: tuner.is_finished)
-        assert (queued.reports, queued.attempt.started_at) == (0, None)
+        assert [(trial.reports, trial.attempt.started_at) for trial in queued.values()] == [(0, None)] * len(queued)
 
     def test_stopping_all_trials_starts_no_other(self, tune: Tune) -> None:
         tuner = tune(*[played(ENDLESS) for _ in range(6)])
@@ -128,7 +127,7 @@ class EndingContract(TunerTests):
         assert other.status is TrialStatus.QUEUED
 
     def test_reports_after_a_decision_are_kept_and_hidden(self, tune: Tune) -> None:
-        # Five trials, as a single one may not run again before the decision arrives.
+        # With only one trial, there may be no late report: the decision may come before its process runs again.
         tuner = tune(*[played(3000, every_s=0)] * 5, scheduler=at_report(3, Action.STOP), saves=False)
         shown = [(report.trial, report.sequence) for report in tuner.new_reports()]
         while not tuner.is_finished:

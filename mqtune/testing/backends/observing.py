@@ -1,4 +1,4 @@
-"""Trials and slots as users see them, and the records of attempts."""
+"""Tests of the information about trials, slots and attempts that users get."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config, Report, TrialStatus
-from mqtune.driver.options import Failures, RunOptions
+from mqtune.driver.setup.options import RunOptions
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.testing.backends.world import Tune, TunerTests, await_reports, drive, pause_after
 from mqtune.testing.play import ENDLESS, played
@@ -63,15 +63,6 @@ class ObservingContract(TunerTests):
             times = accumulate((row["time_this_iter_s"] for row in rows), initial=begin["time_total_s"])
             assert [row["time_total_s"] for row in rows] == pytest.approx(list(times)[1:])
             assert min(row["time_this_iter_s"] for row in rows) > 0
-
-    def test_output_is_that_of_the_last_attempt(self, tune: Tune) -> None:
-        tuner = tune(played(5, fails_after=3), failures=Failures(max_failures=1))
-        drive(tuner, lambda: tuner.is_finished)
-
-        lines = (tuner.trial("0001").stdout(), tuner.trial("0001").stderr())
-
-        printed = (["continues after step 3"], ["and says so"])
-        assert lines == (printed if self.runs_processes else ([], []))
 
     def test_slots_and_their_resources_are_told(self, tune: Tune) -> None:
         tuner = tune(played(1))

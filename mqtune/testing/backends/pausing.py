@@ -1,11 +1,9 @@
-"""How trials are paused, resumed, restarted and saved."""
+"""Tests of pausing, resuming, restarting and saving trials."""
 
 from __future__ import annotations
 
-import pytest
-
-from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.driver.options import RunOptions
+from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
+from mqtune.driver.setup.options import RunOptions
 from mqtune.testing.backends.world import (
     Tune,
     TunerTests,
@@ -16,6 +14,7 @@ from mqtune.testing.backends.world import (
     reports_of,
 )
 from mqtune.testing.play import ENDLESS, played
+from mqtune.tuner import Tuner
 
 
 class PausingContract(TunerTests):
@@ -30,13 +29,13 @@ class PausingContract(TunerTests):
         assert trial.checkpoint in trial.checkpoints
         assert trial.history[-1][2:] == ("requested by a user", "user")
 
-    def test_a_resumed_trial_continues_from_its_newest_checkpoint(self, tune: Tune) -> None:
-        tuner = tune(played(ENDLESS))
+    def test_a_resumed_trial_continues_from_its_newest_checkpoint_with_another_config(self, tune: Tune) -> None:
+        tuner = tune(played(ENDLESS, x=1))
         trial = pause_after(tuner, 3)
         checkpoint = trial.checkpoint
         saved_at = trial.checkpoints[checkpoint].metrics["step"]
 
-        answer = tuner.trial(trial).resume(reason="its turn")
+        answer = tuner.trial(trial).resume({"x": 8.0}, reason="its turn")
         drive(tuner, lambda: trial.attempt.reports >= 2)
 
         assert (answer.is_done, answer.trial) == (True, trial.id)
@@ -52,14 +51,6 @@ class PausingContract(TunerTests):
             TrialStatus.RUNNING,
         ]
         assert trial.history[4][2:] == ("its turn", "user")
-
-    def test_a_trial_is_resumed_with_another_config(self, tune: Tune) -> None:
-        tuner = tune(played(ENDLESS, x=1))
-        trial = pause_after(tuner, 2)
-
-        tuner.trial(trial).resume({"x": 8.0})
-        drive(tuner, lambda: trial.attempt.reports)
-
         assert trial.config == {**played(ENDLESS), "x": 8.0}
         assert [attempt.config["x"] for attempt in trial.attempts] == [1.0, 8.0]
         assert trial.last_metrics["loss"] == 8.0 / last_step(trial)
@@ -87,33 +78,34 @@ class PausingContract(TunerTests):
 
         assert [attempt.end for attempt in queued.attempts] == [AttemptEnd.PAUSED, AttemptEnd.COMPLETED]
 
-    @pytest.mark.parametrize("is_paused", [False, True], ids=["running", "paused"])
-    def test_a_trial_is_restarted_from_scratch(self, tune: Tune, is_paused: bool) -> None:
+    def test_a_running_and_a_paused_trial_are_restarted_from_scratch(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
-        trial = pause_after(tuner, 3) if is_paused else await_reports(tuner, 3)
+        trial = await_reports(tuner, 3)
 
+        tuner.trial(trial).restart()
+        drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports >= 3)
+        tuner.trial(trial).pause()
+        drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
         tuner.trial(trial).restart({"length": 2})
         drive(tuner, lambda: tuner.is_finished)
 
         assert len(tuner.get_trials()) == 1
-        assert (trial.status, trial.attempt.number, trial.attempt.checkpoint) == (TrialStatus.COMPLETED, 2, "")
-        assert reports_of(tuner, trial, 2) == [1, 2]
+        assert (trial.status, len(trial.attempts)) == (TrialStatus.COMPLETED, 3)
+        assert [attempt.checkpoint for attempt in trial.attempts] == ["", "", ""]
+        assert reports_of(tuner, trial, 2)[:2] == reports_of(tuner, trial, 3) == [1, 2]
         assert trial.history[4].reason == "requested by a user"
 
-    @pytest.mark.parametrize("is_paused", [False, True], ids=["running", "paused"])
-    def test_a_trial_is_restarted_from_the_checkpoint_of_another(self, tune: Tune, is_paused: bool) -> None:
+    def test_a_running_and_a_paused_trial_are_restarted_from_the_checkpoint_of_another(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS), played(ENDLESS, x=7, every_s=0.002))
         drive(tuner, lambda: len(tuner.running_trials) == 2)
         source = await_reports(tuner, 30, "0002")
-        trial = pause_after(tuner, 1) if is_paused else tuner.trial("0001").record
-        saved_at = last_step(source)
+        trial = tuner.trial("0001").record
 
-        tuner.trial(trial).restart({"x": 6.0}, source=source.id)
-        drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports)
+        _restart(tuner, trial, source)
+        tuner.trial(trial).pause()
+        drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
+        _restart(tuner, trial, source)
 
-        assert (trial.attempt.source, trial.config["x"]) == (source.id, 6)
-        assert reports_of(tuner, trial, 2)[0] == saved_at + 1
-        assert trial.last_metrics["loss"] == 6 / last_step(trial)
         assert source.status is TrialStatus.RUNNING
 
     def test_a_running_trial_saves_on_request(self, tune: Tune) -> None:
@@ -143,3 +135,15 @@ class PausingContract(TunerTests):
         assert second.trial("0002").record.attempt.number == 1
         assert resumed.attempt.checkpoint == paused.checkpoint
         assert reports_of(second, resumed, 2)[0] > 1
+
+
+def _restart(tuner: Tuner, trial: Trial, source: Trial) -> None:
+    """Restart a trial from a checkpoint of another one, and await its first report."""
+    attempt, saved_at = trial.attempt.number + 1, last_step(source)
+
+    tuner.trial(trial).restart({"x": 6.0}, source=source.id)
+    drive(tuner, lambda: trial.attempt.number == attempt and trial.attempt.reports)
+
+    assert (trial.attempt.source, trial.config["x"]) == (source.id, 6)
+    assert reports_of(tuner, trial, attempt)[0] == saved_at + 1
+    assert trial.last_metrics["loss"] == 6 / last_step(trial)

@@ -1,4 +1,4 @@
-"""How trials with several seats run, or are refused."""
+"""Tests of trials with several seats."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from mqtune.testing.backends.world import Tune, TunerTests, await_reports, drive
 from mqtune.testing.play import ENDLESS, played
 from mqtune.testing.waiting import eventually
 
-#: More than all slots.
+#: A trial with both slots of the backend.
 _BOTH: Final = Resources(cpus=1, seats=2)
+#: A trial with more seats than there are slots.
 _THREE: Final = Resources(cpus=1, seats=3)
 
 
 class SeatingContract(TunerTests):
-    """How trials with several seats run, or are refused if ``takes_gangs`` is False."""
+    """Tests that such trials run or, if ``takes_gangs`` is False, are refused."""
 
     def test_trials_with_several_seats_are_refused_unless_the_backend_takes_them(self, tune: Tune) -> None:
         tuner = tune(played(1), resources=_BOTH)

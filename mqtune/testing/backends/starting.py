@@ -1,9 +1,9 @@
-"""How trials start: suggested, added, from another trial's checkpoint, or retried."""
+"""Tests of starts: of suggested, added, retried and copied trials."""
 
 from __future__ import annotations
 
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.driver.options import Failures
+from mqtune.driver.setup.options import Failures
 from mqtune.testing.backends.world import Tune, TunerTests, await_reports, drive, last_step, reports_of
 from mqtune.testing.play import ENDLESS, played
 
@@ -22,13 +22,6 @@ class StartingContract(TunerTests):
         assert [trial.reports for trial in tuner.get_trials()] == [3, 0, 4]
         assert (results.best.id, results.best.value) == ("0003", 0.25)
 
-    def test_each_slot_runs_one_trial_at_a_time(self, tune: Tune) -> None:
-        tuner = tune(*[played(ENDLESS) for _ in range(3)])
-
-        drive(tuner, lambda: sum(trial.reports > 0 for trial in tuner.get_trials()) == 2)
-
-        assert len(tuner.running_trials) == 2
-
     def test_an_added_trial_is_staged_at_once_and_waits_for_a_slot(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS), played(ENDLESS))
         drive(tuner, lambda: len(tuner.running_trials) == 2)
@@ -37,6 +30,8 @@ class StartingContract(TunerTests):
 
         assert trial.status is TrialStatus.QUEUED
         assert trial in tuner.busy_trials
+        drive(tuner, lambda: sum(trial.reports > 0 for trial in tuner.get_trials()) == 2)
+        assert len(tuner.running_trials) == 2, "each slot runs one trial at a time"
         tuner.trial("0001").stop()
         drive(tuner, lambda: trial.status is TrialStatus.COMPLETED)
         assert trial.history[0].by == "user"
@@ -64,6 +59,10 @@ class StartingContract(TunerTests):
         assert [attempt.end for attempt in trial.attempts] == [AttemptEnd.FAILED, AttemptEnd.COMPLETED]
         assert (reports_of(tuner, trial, 1), reports_of(tuner, trial, 2)) == ([1, 2, 3], [4, 5])
         assert "failed as planned after step 3" in trial.attempts[0].error
+        # Each attempt has an output of its own; the last one is shown.
+        lines = (tuner.trial(trial).stdout(), tuner.trial(trial).stderr())
+        printed = (["continues after step 3"], ["and says so"])
+        assert lines == (printed if self.runs_processes else ([], []))
 
     def test_without_a_checkpoint_a_failed_trial_is_retried_from_scratch(self, tune: Tune) -> None:
         tuner = tune(played(5, fails_after=3), failures=Failures(max_failures=2), saves=False)

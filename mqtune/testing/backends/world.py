@@ -1,4 +1,4 @@
-"""Shared by the backend tests: tuners over two free slots, and helpers."""
+"""Fixtures and helpers of the backend tests, which use tuners on two free slots."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pytest
 
 from mqtune.core.errors import MqtuneError
 from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.options import RunOptions
+from mqtune.driver.setup.options import RunOptions
 from mqtune.schedulers.base import START, Choice, Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.points import InitialPoints
 from mqtune.testing.play import SPACE
 from mqtune.tuner import Tuner
 
-#: Longest wait of a test. A worker's first import may take seconds on a busy machine.
+#: Longest wait of a test, in seconds. A worker's first import may take seconds on a busy machine.
 DEADLINE_S: Final = 30.0
-#: Longest duration of one step.
+#: Longest wait of one step, in seconds.
 _STEP_S: Final = 0.1
 _SHOWN_TRIALS: Final = 5
 
@@ -32,26 +32,29 @@ _numbers = itertools.count(1)
 
 
 class NewTuner(Protocol):
-    """Returns a tuner on exactly two slots, each with one CPU and no GPU, used by nothing else.
+    """Makes tuners on the backend, which has exactly two slots, each with one CPU and no GPU.
 
-    Its trials are those of ``mqtune.testing.play``: real ones run ``play``, or ``play_unsaved`` with ``saves=False``,
-    and simulated ones report ``reports``. All other arguments go to the tuner. A second tuner with the same name
-    continues the experiment.
+    Nothing else may use the slots. The trainable is from ``mqtune.testing.play``: real trials run ``play`` or, with
+    ``saves=False``, ``play_unsaved``. Simulated trials yield ``reports``. A second tuner with the same name continues
+    the experiment.
     """
 
     def __call__(self, *, saves: bool, **arguments: Any) -> Tuner:
-        """Return the tuner. Only the trainable and the backend are missing from the arguments."""
+        """Return a tuner with these arguments, and with the trainable and the backend."""
 
 
 class Tune(Protocol):
-    """Returns a tuner that suggests the given configs. Without configs a test adds its trials."""
+    """Makes the tuners of a test."""
 
     def __call__(self, *configs: Config, saves: bool = True, **arguments: Any) -> Tuner:
-        """Return the tuner, which is not open yet."""
+        """Return a tuner that suggests these configs. It is not connected yet.
+
+        Without configs it suggests nothing, and the test adds trials.
+        """
 
 
 class TunerTests:
-    """The fixtures of the backend tests."""
+    """Base of the backend tests, with their fixtures."""
 
     #: Whether a trial is a process, with output, recorded package versions and an exit signal.
     runs_processes: ClassVar[bool] = True
@@ -60,12 +63,12 @@ class TunerTests:
 
     @pytest.fixture
     def new_tuner(self) -> NewTuner:
-        """Return the function that makes tuners on the backend. A subclass must override it."""
+        """Return a function that makes tuners on the backend. A subclass must override this fixture."""
         raise NotImplementedError("override the fixture new_tuner: it returns a NewTuner")
 
     @pytest.fixture
     def tune(self, new_tuner: NewTuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tune]:
-        """Return the function that makes a test's tuners. Their trials are stopped afterwards."""
+        """Return the function that makes a test's tuners. Their trials are stopped after the test."""
         monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
         made: list[Tuner] = []
 
@@ -97,7 +100,7 @@ def _end(tuner: Tuner) -> None:
 
 
 def drive(tuner: Tuner, until: Callable[[], object], why: str = "") -> None:
-    """Step until a condition holds. Fail if it does not within the deadline."""
+    """Step until *until* returns a true value. Fail after ``DEADLINE_S`` seconds, with *why*."""
     deadline = time.monotonic() + DEADLINE_S
     while not until():
         assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {why or until}\n{_state(tuner)}"
@@ -115,13 +118,13 @@ def _state(tuner: Tuner) -> str:
 
 
 def await_reports(tuner: Tuner, reports: int, trial_id: str = "0001") -> Trial:
-    """Step until a trial has this many reports, and return it."""
+    """Step until a trial has at least this many reports, and return the trial."""
     drive(tuner, lambda: any(trial.id == trial_id and trial.reports >= reports for trial in tuner.get_trials()))
     return tuner.trial(trial_id).record
 
 
 def pause_after(tuner: Tuner, reports: int) -> Trial:
-    """Pause the first trial once it has this many reports, and return it."""
+    """Pause the first trial when it has this many reports, and return it when it is PAUSED."""
     trial = await_reports(tuner, reports)
     tuner.trial(trial).pause()
     drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
@@ -131,12 +134,6 @@ def pause_after(tuner: Tuner, reports: int) -> Trial:
 def last_step(trial: Trial) -> int:
     """Return the step of a trial's last report."""
     step: int = trial.last_metrics.get("step", 0)
-    return step
-
-
-def saved_step(trial: Trial) -> int:
-    """Return the step of a paused trial's newest checkpoint, saved when the pause reached it."""
-    step: int = (trial.late_metrics or trial.last_metrics).get("step", 0)
     return step
 
 
@@ -160,7 +157,11 @@ Choose = Callable[[Mapping[TrialId, Trial]], Choice | None]
 
 
 class Rule(Scheduler):
-    """Decides by one function, and fills slots by another, with all trials queued so far."""
+    """A scheduler made of two functions.
+
+    *decide* returns the decision on a report. *choose* gets all trials queued so far, and returns the choice for a free
+    slot, or None to start a new trial.
+    """
 
     def __init__(self, decide: Decide = lambda _trial, _report: CONTINUE, choose: Choose = lambda _: None) -> None:
         self._decide = decide

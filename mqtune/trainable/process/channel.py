@@ -14,20 +14,20 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.trainable.process.protocol import Message
 
 _LENGTH: Final = struct.Struct("<I")
-#: The system's timeval.
+#: The C type timeval: seconds and microseconds.
 _INTERVAL: Final = struct.Struct("@ll")
 #: Longer than any message.
 _LONGEST: Final = 2**28
 #: Maximum number of descriptors in a message: a trial's pipes.
 _MAX_FDS: Final = 4
-#: Close descriptors in programs that a trial starts, if the system supports that atomically.
+#: Programs that a trial starts don't inherit received descriptors, if the system can set that atomically.
 _CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Channel:
     """One end of a socket pair. Messages are dicts of plain values.
 
-    They arrive whole and in order. Any thread may send; one thread receives.
+    They arrive whole and in order. Any thread may send. Only one thread may receive.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -42,21 +42,21 @@ class Channel:
 
     @classmethod
     def of_fd(cls, fd: int) -> Channel:
-        """Return the end that this process inherited as a file descriptor."""
+        """Return the end that this process has inherited as a file descriptor."""
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
-        """Return the descriptor to poll. It is readable for a message, or at the other end's close."""
+        """Return the descriptor to poll. It becomes readable for a message or the other end's close."""
         return self._socket.fileno()
 
     def limit(self, seconds: float) -> None:
-        """Set the timeout for the other end to accept a message, or send the rest of one."""
+        """Set how many seconds ``send`` and ``receive`` wait before they count the other end as closed."""
         limit = _INTERVAL.pack(int(seconds), round(seconds % 1 * 1_000_000))
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
 
     def send(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> bool:
-        """Send a message, with duplicates of *fds*. Return False if the other end is closed."""
+        """Send a message with duplicates of descriptors. Return False if the other end is closed."""
         body = encode_value(message)
         data = _LENGTH.pack(len(body)) + body
         with self._sending:
@@ -71,7 +71,7 @@ class Channel:
     def receive(self) -> tuple[Message, list[int]] | None:
         """Wait for the next message, and return it with its descriptors.
 
-        Return None if the other end is closed, or its data is malformed.
+        Return None if the other end is closed or has sent malformed data.
         """
         head, fds = self._read_head()
         size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else _LONGEST + 1
@@ -115,5 +115,5 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end, on which no thread may wait. The other end notices it."""
+        """Close this end, while no thread waits on it. The other end reads that it is closed."""
         self._socket.close()

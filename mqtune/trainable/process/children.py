@@ -1,7 +1,7 @@
-"""Child processes of a trial: they can't report, and leave an error note for its worker.
+"""Child processes of a trial: they can't report, and leave an error note for the worker.
 
-Only the trial's own process may use the pipe to the worker. A child's error may be lost with the child, such as in
-``multiprocessing.Process``, so the trial's error repeats it if the trial ends without a report.
+Only the trial's own process may use the pipe to the worker. A child's error may be lost with the child, for instance in
+``multiprocessing.Process``. So if the trial ends without a report, the worker adds the note to the trial's error.
 """
 
 from __future__ import annotations
@@ -20,21 +20,26 @@ _MAX_BYTES: Final = 1_000
 
 
 def mark_descendants(folder: str) -> None:
-    """Mark all further child processes as descendants of the attempt with this folder."""
+    """Set the variable that tells child processes where to write the error note.
+
+    Args:
+        folder: the attempt's folder.
+    """
     os.environ[NOTE] = os.path.join(folder, _FILE)
 
 
 def refuse(call: str, whose: str = "trial") -> NoReturn:
-    """Raise the error of a child process that reports or saves, and note it for the worker.
+    """Raise an error, because a child process reports or saves. Note it for the worker, too.
 
     Args:
-        whose: owner of the permitted process: the trial, or its script.
+        call: name of the called function.
+        whose: owner of the process that may report: "trial", or "trial's script".
     """
     why = (
         f"{call}: this is a child process of the {whose}, which can't report or save: pass the values to the {whose}'s own process, such "
         "as through a multiprocessing.Queue or a file, and report them there"
     )
-    # The attempt may have ended, on another machine or before this process.
+    # The attempt may have ended already. The error is raised in any case.
     with contextlib.suppress(OSError, KeyError):
         path = Path(os.environ[NOTE])
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +48,11 @@ def refuse(call: str, whose: str = "trial") -> NoReturn:
 
 
 def refusal_in(folder: Path) -> str:
-    """Return the error of a child process that called ``report``, or an empty text."""
+    """Return the note of a child process that tried to report or save. It is empty without one.
+
+    Args:
+        folder: the attempt's folder.
+    """
     try:
         with (folder / _FILE).open("rb") as file:
             return file.read(_MAX_BYTES).decode(errors="replace")

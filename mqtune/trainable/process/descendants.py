@@ -1,4 +1,4 @@
-"""Parents and descendants of processes: their ids, their common end, and the adoption of orphans."""
+"""Functions that list, signal, reap and adopt child processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def own_children() -> list[int]:
-    """Return this process's children, adopted ones too.
+    """Return the process ids of this process's children, adopted ones too.
 
     The list is empty where the kernel does not list children (Linux does).
     """
@@ -29,14 +29,17 @@ def own_children() -> list[int]:
 
 
 def end_children(but: Collection[int] = ()) -> None:
-    """Kill this process's children, except for some."""
+    """Kill this process's children, except for those with the process ids *but*."""
     for child in own_children():
         if child not in but:
             signal_process(child, signal.SIGKILL)
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of a process; none where the kernel does not list them (Linux does)."""
+    """Return the process ids of a process's children.
+
+    The list is empty where the kernel does not list children (Linux does).
+    """
     children: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -45,15 +48,15 @@ def children_of(pid: int) -> list[int]:
 
 
 def has_descendants(pid: int, others: Collection[int]) -> bool:
-    """Whether a child of this process has descendants.
+    """Whether a child of this process has descendants, including orphans.
 
     It is True where the kernel does not list children.
 
     Args:
         pid: the child.
-        others: further children of this process that are not descended from it.
+        others: this process's other children by now. Any further child of this process counts as an orphan of *pid*'s.
     """
-    # Its own children first: when one of them ends, its children come to this process.
+    # Its own children come first: if one of them ends meanwhile, its children become this process's and are seen below.
     try:
         if any(_children(pid, int(task)) for task in os.listdir(f"/proc/{pid}/task")):
             return True
@@ -63,9 +66,9 @@ def has_descendants(pid: int, others: Collection[int]) -> bool:
 
 
 def pidfd_of(child: int) -> int | None:
-    """Return a pidfd of a child that can't have been reaped, so it never means another process.
+    """Return a pidfd of a child, or None without pidfds.
 
-    Return None without pidfds.
+    The child must not have been reaped. Otherwise its process id may be another process's by now.
     """
     with contextlib.suppress(ProcessLookupError, AttributeError):
         return os.pidfd_open(child)
@@ -73,9 +76,9 @@ def pidfd_of(child: int) -> int | None:
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group, 0 for none.
+    """Send a signal to a process group. Return whether the group has a process.
 
-    Return whether the group has a process, perhaps a dead one.
+    The number 0 sends nothing. A dead process counts until it is reaped.
     """
     try:
         os.killpg(group, number)
@@ -87,10 +90,10 @@ def signal_group(group: int, number: int) -> bool:
 
 
 def signal_process(pid: int, number: int, *, pidfd: int | None = None, group: bool = False) -> bool:
-    """Send a signal to a process, or to its group, 0 for none; return whether there is one.
+    """Send a signal to a process or, if *group*, to its group. Return whether that exists.
 
-    A process that has just been started may not have made its group yet. Then it gets the signal alone, by its pidfd if
-    there is one.
+    The number 0 sends nothing. A process that has just started may have no group yet. Then the process alone gets the
+    signal, by its *pidfd* if given.
     """
     if group and signal_group(pid, number):
         return True
@@ -106,7 +109,7 @@ def signal_process(pid: int, number: int, *, pidfd: int | None = None, group: bo
 def reap(child: int) -> bool:
     """Reap a child if it has ended, and return whether it has.
 
-    Another thread may have reaped it.
+    It is True, too, if another thread has reaped the child.
     """
     try:
         return os.waitpid(child, os.WNOHANG) != (0, 0)
@@ -122,9 +125,9 @@ def _children(pid: int, task: int) -> list[int]:
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent dies (Linux only).
 
-    0 takes that back.
+    The number 0 cancels this. If *parent* is dead already, this process exits.
 
-    The signal comes when the *thread* that created this process ends, so that must be a thread that stays.
+    The kernel sends the signal when the *thread* that created this process ends, so that thread must live on.
     """
     if LIBC is not None:
         LIBC.prctl(_PR_SET_PDEATHSIG, number)
@@ -133,6 +136,6 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def become_subreaper(*, on: bool = True) -> None:
-    """Make orphaned descendants children of this process if *on*, to reap them (Linux only)."""
+    """Adopt orphaned descendants as children, or stop that if not *on* (Linux only)."""
     if LIBC is not None:
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(on))

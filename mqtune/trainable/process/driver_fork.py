@@ -1,10 +1,10 @@
-"""An importer that is a fork of the driver. On one machine nothing is imported twice.
+"""An importer that is a fork of the driver, so that one machine imports nothing twice.
 
-It is forked before the driver starts a server, a thread or anything else, as a child of the later private worker. So
-the worker reaps it and its orphans, as with any importer.
+It is forked before the driver starts a server, a thread or anything else. Its parent becomes the private worker, which
+reaps it and its orphans, as with any importer.
 
-It may *carry* a trainable that can't travel, such as a closure over a lock. Then nothing is imported or executed: each
-trial is a fork with the driver's objects. No other process can ever replace it.
+It may *carry* a trainable that can't be sent to another process, such as a closure over a lock. Then it imports and
+executes nothing: each trial is a fork with the driver's objects. No other process can ever replace it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Final, NoReturn
 
 from mqtune.trainable.process import footprint
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.exits import forget_exit_handlers, keep_main
+from mqtune.trainable.process.exits import close_files, exit_with_error, forget_exit_handlers, keep_main
 from mqtune.trainable.process.importer import serve
 from mqtune.trainable.process.late_imports import USUAL, is_library, preload
-from mqtune.trainable.process.output import flush
 from mqtune.trainable.spec import Function, carry
 
 #: Signals that Python ignores in a program. Programs started by ``subprocess`` have the system's defaults for these.
@@ -32,7 +30,7 @@ _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def why_no_fork() -> str:
-    """Return why the driver can't be forked, in words after "this program". Empty if it can."""
+    """Return why the driver can't be forked, as words after "this program". Empty if it can be."""
     if sys.platform != "linux":
         return "does not run on Linux"
     if threading.current_thread() is not threading.main_thread():
@@ -51,28 +49,29 @@ def why_no_fork() -> str:
 
 
 def _is_inherited(fd: int) -> bool:
-    """Whether a descriptor comes from the parent: Python opens none that programs inherit."""
+    """Whether this process has inherited a descriptor, which Python has not opened itself."""
     try:
         return os.get_inheritable(fd)
     except OSError:
-        # It is closed by now.
+        # It was closed meanwhile.
         return True
 
 
 def own_files() -> set[int]:
     """Return the descriptors that objects of this process may own.
 
-    A fork keeps them open. Otherwise such an object's deletion would close another file with that number.
+    A fork must keep them open. Otherwise another file may get the number, and the object's deletion would close that
+    file.
     """
     return {fd for fd in map(int, os.listdir("/proc/self/fd")) if not _is_inherited(fd)}
 
 
 def fork_importer(channel: Channel, files: Collection[int], carried: Function | None) -> None:
-    """Fork the importer. Returns in the parent only.
+    """Fork the importer. Return only in the parent.
 
     Args:
         channel: to the worker.
-        files: descriptors to keep, beside the channel's. Their buffers must have been flushed.
+        files: descriptors to keep open, beside the channel's. Their buffers must have been flushed.
         carried: the trainable to carry, if any.
     """
     if os.fork() != 0:
@@ -80,13 +79,11 @@ def fork_importer(channel: Channel, files: Collection[int], carried: Function | 
     try:
         _become_importer(channel, files, carried)
     except BaseException:  # noqa: BLE001 - no error may make it a second driver
-        traceback.print_exc()
-        flush()
-        os._exit(1)
+        exit_with_error()
 
 
 def _become_importer(channel: Channel, files: Collection[int], carried: Function | None) -> NoReturn:
-    # subprocess disabled it during the fork.
+    # The fork happens within subprocess.Popen, which has disabled the garbage collector.
     gc.enable()
     os.setsid()
     for number in signal.valid_signals():
@@ -97,10 +94,7 @@ def _become_importer(channel: Channel, files: Collection[int], carried: Function
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd != channel.fileno() and fd not in files:  # noqa: PLR2004 - standard input and outputs
-            # That of the list itself is closed already.
-            os.closerange(fd, fd + 1)
+    close_files({channel.fileno(), *files})
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     forget_exit_handlers()
     if carried is not None:
@@ -109,7 +103,7 @@ def _become_importer(channel: Channel, files: Collection[int], carried: Function
     else:
         _forget_program()
     channel.send({"is": "here", "pid": os.getpid()})
-    # While the worker gets ready.
+    # Meanwhile the worker starts.
     _, unsafe = preload([({}, USUAL)])
     if unsafe is not None:
         channel.receive()

@@ -12,8 +12,7 @@ from typing import Final, TypedDict
 from mqtune.core.version import __version__
 from mqtune.trainable.frozen_code import fingerprint, frozen, read_source
 
-#: The journal has these for each attempt. Frameworks import hundreds of packages; the trainable's own imports come
-#: first.
+#: The journal has the packages of each attempt. Frameworks import hundreds, but the trainable's own imports come first.
 _MAX_PACKAGES: Final = 40
 _DIST_INFO: Final = ".dist-info"
 
@@ -21,8 +20,11 @@ _DIST_INFO: Final = ".dist-info"
 class Environment(TypedDict, total=False):
     """The versions in a trial's environment.
 
-    ``differs`` names files that have changed since the experiment began. ``start`` names the traces of a slow program,
-    which each trial executes because of them.
+    Attributes:
+        packages: version of each imported package.
+        code: a hash of the user's code.
+        differs: the user's files that have changed since the experiment began.
+        start: why each trial has to execute a slow program itself, in words.
     """
 
     python: str
@@ -37,24 +39,24 @@ class Environment(TypedDict, total=False):
 def describe_environment(modules: Iterable[str], files: Collection[str]) -> Environment:
     """Return the versions of Python, the platform, mqtune, and a trainable's packages and code.
 
-    A package without an installed distribution of the same name counts with its ``__version__``. Without either, or as
-    a part of Python, it is left out.
+    A package has the version of the installed distribution of the same name, or else its ``__version__``. Packages with
+    neither and modules of Python are left out.
 
     Args:
         modules: names of the modules imported by the trainable, in order.
-        files: the user's own files among them.
+        files: paths of the user's own modules.
     """
     machine = os.uname()
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "platform": f"{machine.sysname}-{machine.release}-{machine.machine}",
         "mqtune": __version__,
-        "packages": _packages(modules),
-        "code": _hash(files),
+        "packages": _package_versions(modules),
+        "code": _hash_files(files),
     }
 
 
-def _packages(modules: Iterable[str]) -> dict[str, str]:
+def _package_versions(modules: Iterable[str]) -> dict[str, str]:
     installed: dict[str, str] | None = None
     packages: dict[str, str] = {}
     for name in dict.fromkeys(module.partition(".")[0] for module in modules):
@@ -64,9 +66,9 @@ def _packages(modules: Iterable[str]) -> dict[str, str]:
         if "site-packages" not in (getattr(module, "__file__", None) or ""):
             continue
         if installed is None:
-            installed = _installed()
+            installed = _installed_versions()
         # An attribute access could import more.
-        version = installed.get(_normal(name)) or vars(module).get("__version__")
+        version = installed.get(_normal_name(name)) or vars(module).get("__version__")
         if isinstance(version, str):
             packages[name] = version
         if len(packages) == _MAX_PACKAGES:
@@ -74,8 +76,8 @@ def _packages(modules: Iterable[str]) -> dict[str, str]:
     return packages
 
 
-def _installed() -> dict[str, str]:
-    """Return the versions of all installed distributions by name. Only lists folders."""
+def _installed_versions() -> dict[str, str]:
+    """Return the version of each installed distribution by its name, by listing folders alone."""
     versions: dict[str, str] = {}
     for folder in sys.path:
         try:
@@ -85,16 +87,16 @@ def _installed() -> dict[str, str]:
         for entry in names:
             if entry.endswith(_DIST_INFO):
                 name, _, version = entry.removesuffix(_DIST_INFO).rpartition("-")
-                versions.setdefault(_normal(name), version)
+                versions.setdefault(_normal_name(name), version)
     return versions
 
 
-def _normal(name: str) -> str:
+def _normal_name(name: str) -> str:
     return name.lower().replace("-", "_").replace(".", "_")
 
 
-def _hash(files: Collection[str]) -> str:
-    """Return a hash of files' names and contents, without their common folder."""
+def _hash_files(files: Collection[str]) -> str:
+    """Return a hash of files' contents, and of their paths within their common folder."""
     if not files:
         return ""
     # Their common folder may differ between machines.

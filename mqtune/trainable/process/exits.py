@@ -13,7 +13,9 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import weakref
+from collections.abc import Collection
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
@@ -21,29 +23,30 @@ from mqtune.trainable.process.late_imports import is_library
 from mqtune.trainable.process.output import flush, flush_native
 
 _BUFFERED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
-#: An object of the standard library whose private parts are used here.
+#: The type of an object of the standard library whose private parts are used here.
 _Internal = Any
+_STANDARD_ERROR: Final = 2
 #: Names of a program's main module.
 _OF_PROGRAM: Final = frozenset({"__main__", "__mp_main__"})
-#: Whether the main module is this process's own, and not the driver's.
+#: Whether the main module belongs to this process, and not to the driver that it is a fork of.
 _owns_main = True
 #: Last module inherited from the parent. Inherited modules are not cleared at the end, which would copy their memory.
 _last_inherited = ""
 
 
 def forget_exit_handlers() -> None:
-    """Leave the parent's exit handlers to the parent. Handlers registered later run here.
+    """Discard the exit handlers that this fork has inherited. Later ones will run.
 
     Otherwise each trial would delete the importer's temporary folders and end its processes.
     """
     global _last_inherited  # noqa: PLW0603 - of the process
-    # A single name, as a set of all would access, and so copy, the memory of each.
+    # One name is enough. A set of all names would touch, and so copy, the memory of each.
     _last_inherited = next(reversed(sys.modules))
     atexit._clear()
     finalize: _Internal = weakref.finalize
     for finalizer in list(finalize._registry):
         finalizer.atexit = False
-    # It registers itself with atexit at the first finalizer.
+    # So the next finalizer registers the class with atexit again.
     finalize._registered_with_atexit = False
     if "multiprocessing.util" in sys.modules:
         util: _Internal = sys.modules["multiprocessing.util"]
@@ -55,10 +58,26 @@ def forget_exit_handlers() -> None:
     atexit.register(logging.shutdown)
 
 
-def keep_main() -> None:
-    """Keep the main module at the end of this fork of the driver, and of its forks.
+def close_files(but: Collection[int]) -> None:
+    """Close this fork's descriptors, except for standard input and outputs and those in *but*."""
+    for fd in map(int, os.listdir("/dev/fd")):
+        if fd > _STANDARD_ERROR and fd not in but:
+            # The list's own descriptor is closed already, which closerange ignores.
+            os.closerange(fd, fd + 1)
 
-    Some of the driver's objects delete a folder when they are deleted.
+
+def exit_with_error() -> NoReturn:
+    """Print the current error, and end this process immediately, without exit handlers."""
+    with contextlib.suppress(Exception):
+        traceback.print_exc()
+    flush()
+    os._exit(1)
+
+
+def keep_main() -> None:
+    """Don't clear the main module when this fork of the driver, or a fork of it, ends.
+
+    Some of the driver's objects would delete a folder.
     """
     global _owns_main  # noqa: PLW0603 - of the process
     _owns_main = False
@@ -67,7 +86,7 @@ def keep_main() -> None:
 def flush_all() -> None:
     """Flush the standard streams and all other files."""
     flush()
-    # Not all files are flushed if the objects that refer to them are deleted together.
+    # Python does not flush all files when the objects that refer to them are deleted together.
     for file in gc.get_objects():
         if issubclass(type(file), _BUFFERED):
             with contextlib.suppress(Exception):
@@ -77,11 +96,12 @@ def flush_all() -> None:
 def leave(code: int, *, finalize: bool = False) -> NoReturn:
     """End this process like a Python program: threads, exit handlers, globals, files.
 
-    Non-daemon threads are waited for, at most until the worker's stop ladder ends this process.
+    It waits for non-daemon threads. Only the worker's stop ladder limits that.
 
     Args:
         code: exit code, or the negative number of the signal to end by.
-        finalize: whether Python itself does the last steps. With a large library they take a tenth of a second.
+        finalize: whether Python's own finalization does the last steps. With a large library it takes a tenth of a
+            second.
     """
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
@@ -90,8 +110,8 @@ def leave(code: int, *, finalize: bool = False) -> NoReturn:
     if finalize and code >= 0:
         ctypes.pythonapi.Py_Exit(code)
     if threading.active_count() == 1:
-        # A daemon thread could still use them.
-        _take_apart()
+        # Otherwise a daemon thread could still use them.
+        _clear_modules()
     flush_native()
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
@@ -100,17 +120,17 @@ def leave(code: int, *, finalize: bool = False) -> NoReturn:
 
 
 def release_frames(error: BaseException | None) -> None:
-    """Release the objects in an error's frames, such as files and tensors."""
+    """Release the objects in the frames of an error, such as files and tensors."""
     while error is not None:
         error.__traceback__ = None
         error.__cause__, error.__context__, error = None, None, error.__context__
 
 
-def _take_apart() -> None:
-    """Delete the program's own modules, and clear the still referenced ones, as Python does."""
+def _clear_modules() -> None:
+    """Delete the program's own modules, and clear those that are still referenced, as Python does."""
     newer = itertools.takewhile(lambda name: name != _last_inherited, reversed(sys.modules))
-    names = [*filter(_is_own, newer), *(_OF_PROGRAM & sys.modules.keys() if _owns_main else ())]
-    # No name of this function may keep a module.
+    names = [*filter(_is_user_module, newer), *(_OF_PROGRAM & sys.modules.keys() if _owns_main else ())]
+    # Weak, as this function must not keep a module alive.
     modules = [weakref.ref(sys.modules[name]) for name in names if isinstance(sys.modules[name], ModuleType)]
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     for name in names:
@@ -123,7 +143,7 @@ def _take_apart() -> None:
                 content[name] = None
 
 
-def _is_own(name: str) -> bool:
+def _is_user_module(name: str) -> bool:
     return name not in _OF_PROGRAM and name.partition(".")[0] != "mqtune" and not is_library(name)
 
 

@@ -22,8 +22,8 @@ _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 def first_imports(program: Program) -> list[Batch]:
     """Return the installed modules that a program imports before its first other statement.
 
-    A later statement could change an import's result, by an environment variable or a folder on ``sys.path``. A scout
-    finds the later imports.
+    A later statement could change the result of an import, by an environment variable or a folder on ``sys.path``. A
+    scout finds the later imports.
     """
     try:
         path = program.spec.locate(program.code_root)
@@ -55,9 +55,9 @@ def _imported_first(source: bytes) -> Iterator[str]:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a module is Python's or an installed package's.
+    """Whether a module belongs to Python or to an installed package.
 
-    User modules may change between two trials.
+    User modules don't count, as they may change between two trials.
     """
     top = name.partition(".")[0]
     if top in sys.modules or top in sys.stdlib_module_names:

@@ -1,8 +1,8 @@
 """Resources that a fork can't share, compared before and after an import.
 
-A fork has one thread and shares its parent's open files. So an import that has started a thread, opened a file or used
-a GPU disturbs or hangs trials forked after it. Some libraries handle forks. Their names here come from tests with
-forks; a new version of a library needs a new test.
+A fork has one thread, and shares its parent's open files. So if an import has started a thread, opened a file or used a
+GPU, trials that are forked afterwards are disturbed or hang. Some libraries handle forks. Their names here come from
+tests with forks, so a new version of a library needs a new test.
 
 Linux lists everything relevant in ``/proc``. Elsewhere only Python's threads, signal handlers and the working directory
 are known.
@@ -36,20 +36,21 @@ from mqtune.trainable.process.signals import handler_of
 DEVICE_FILES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
 #: Devices without state, which any number of processes may share.
 _STATELESS_DEVICES: Final = frozenset({"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"})
-#: Shared memory of multiprocessing, in a file of its own. It is shared by intent.
+#: Shared memory of multiprocessing, in a file of its own. Processes share it by intent.
 _SHARED_MEMORY: Final = re.compile(r"/dev/shm/|/memfd:|.*/pym-\d+-\w+ \(deleted\)$")  # noqa: S108 - none is made here
 #: Libraries that end, restart or reset their threads at a fork.
 _FORK_SAFE_LIBRARY: Final = re.compile(
     r"openblas|^libarrow|^libtorch_cpu|^tokenizers|^_duckdb|^_catboost|^cv2", re.IGNORECASE
 )
-#: Housekeeping threads. A forked child never waits for them.
+#: Names of housekeeping threads. A forked child never waits for them.
 _FORK_SAFE_THREADS: Final = frozenset({"jemalloc_bg_thd", "polars-ooc-clea"})
-#: GNU's OpenMP, which PyTorch, scikit-learn and XGBoost each copy, and its call that ends threads (omp_pause_hard).
+#: GNU's OpenMP, of which PyTorch, scikit-learn and XGBoost have a copy each, and its number to end threads
+#: (omp_pause_hard).
 _GNU_OPENMP: Final = "libgomp"
 _PAUSE_HARD: Final = 2
 #: Numba refuses to work in a child of a process that has used this pool.
 _NUMBA_POOL: Final = "numba.np.ufunc.omppool"
-#: Libraries in which threads wait without being their owner.
+#: Common libraries, in which the threads of any library wait.
 _COMMON_LIBRARY: Final = re.compile(
     r"/(libc\.so|libc-|libm[.-]|libpthread|libgcc_s|ld-linux|ld-musl|libstdc\+\+|libpython)"
 )
@@ -60,7 +61,7 @@ _STACK_BYTES: Final = 65_536
 _WORD: Final = struct.Struct("<Q" if sys.byteorder == "little" else ">Q")
 #: Longest wait for ending threads, in seconds.
 _ENDING_S: Final = 0.1
-#: Seconds until a busy thread counts as ownerless. Linear algebra threads stay busy for some 30 ms.
+#: Seconds until a busy thread counts as one of no library. Threads of linear algebra stay busy for some 30 ms.
 _BUSY_S: Final = 2.0
 _POLL_S: Final = 0.002
 _MAX_NAMED: Final = 3
@@ -78,7 +79,7 @@ TraceKind = Literal[
     "folder",
     "library",
 ]
-#: First words for each kind, and the remedy.
+#: For each kind the first words of its description, and the remedy.
 _WORDS: Final[Mapping[TraceKind, tuple[str, str]]] = {
     "thread": ("started the thread", "start it inside the trainable"),
     "native thread": ("started threads of", "call it inside the trainable"),
@@ -100,7 +101,7 @@ class Trace(NamedTuple):
     """A resource that an import has left in its process and that a fork can't share.
 
     Attributes:
-        subject: its name in words: a path, an address, or the name of a thread, process, library or signal.
+        subject: its name for users: a path, an address, or the name of a thread, process, library or signal.
         way_out: the remedy, as a short clause.
     """
 
@@ -110,7 +111,7 @@ class Trace(NamedTuple):
 
 
 class OpenFile(NamedTuple):
-    """An open descriptor: its number, its path in Linux, and the file's device and inode."""
+    """An open descriptor: its number, its path (Linux only), and the file's device and inode."""
 
     fd: int
     path: str
@@ -122,10 +123,10 @@ class Footprint(NamedTuple):
     """The resources of a process that matter to a fork.
 
     Attributes:
-        threads: Python's threads except the main one, by native id and name.
+        threads: native id and name of each Python thread but the main one.
         native_threads: ids of the other threads.
         children: process ids.
-        devices: open or mapped GPU files.
+        devices: paths of open or mapped GPU files.
         handlers: Python's handler of each signal.
         folder: working directory; empty if it was deleted.
         libraries: loaded modules that refuse to work in a fork.
@@ -142,13 +143,10 @@ class Footprint(NamedTuple):
 
 
 def take() -> Footprint:
-    """Return the footprint of this process.
-
-    Restartable threads are ended first.
-    """
+    """Return this process's footprint, after ending the threads that libraries restart on demand."""
     mapped = memory_map()
     _end_openmp(mapped)
-    _end_monitors()
+    _end_tqdm_monitors()
     files = _open_files()
     threads = _python_threads()
     tracker_pid, tracker_fd = _shared_tracker()
@@ -168,16 +166,16 @@ def take() -> Footprint:
 def traces(before: Footprint, after: Footprint) -> list[Trace]:
     """Return the traces of an import. A fork after an import without traces is safe.
 
-    *after* must be the newest footprint of this process: new threads and descriptors are inspected here. The
-    environment, exit handlers and ``sys.path`` do not count.
+    *after* must be a new footprint of this process, as new threads and descriptors are inspected now. The environment,
+    exit handlers and ``sys.path`` do not count.
     """
     return list(dict.fromkeys(_differences(before, after)))
 
 
 def describe(traces: Iterable[Trace]) -> str:
-    """Return one line for users with the first few traces. Empty for none.
+    """Return traces as a line for users, as words after "it has". It is empty without traces.
 
-    It follows the words "it has".
+    It names the first three.
     """
     named = [f"{_WORDS[kind][0]} {subject}{way_out and f' ({way_out})'}" for kind, subject, way_out in traces]
     if (more := len(named) - _MAX_NAMED) > 0:
@@ -186,23 +184,20 @@ def describe(traces: Iterable[Trace]) -> str:
 
 
 def exit_handlers() -> int:
-    """Return the number of registered exit handlers.
-
-    They belong to their process only: they can't run in each of its forks.
-    """
+    """Return the number of registered exit handlers."""
     return atexit._ncallbacks()
 
 
 def end_openmp_threads() -> None:
     """End the OpenMP threads that this thread has used. They restart when needed.
 
-    A forked child has none of them, and would wait for them forever.
+    A forked child would wait for them forever, as it has none of them.
     """
     _end_openmp(memory_map())
 
 
 def memory_map() -> str:
-    """Return the mappings of this process's memory, one a line.
+    """Return the mappings of this process's memory, one in each line.
 
     The text is empty if the system does not list them.
     """
@@ -218,28 +213,28 @@ def _differences(before: Footprint, after: Footprint) -> Iterator[Trace]:
     native = _unsafe_native_threads(after, after.native_threads - before.native_threads)
     _wait_for_end({*threads, *native})
     lasting = {native_id for native_id, _ in _python_threads()}
-    yield from (_trace("thread", name) for native_id, name in sorted(threads.items()) if native_id in lasting)
-    yield from (_trace("native thread", native[native_id]) for native_id in sorted(native.keys() & _native_ids()))
-    yield from (_trace("library", name) for name in sorted(after.libraries - before.libraries))
-    yield from (_trace("child", _name_of_process(pid)) for pid in sorted(after.children - before.children))
-    yield from (_trace("device", path) for path in sorted(after.devices - before.devices))
+    yield from (_make_trace("thread", name) for native_id, name in sorted(threads.items()) if native_id in lasting)
+    yield from (_make_trace("native thread", native[native_id]) for native_id in sorted(native.keys() & _native_ids()))
+    yield from (_make_trace("library", name) for name in sorted(after.libraries - before.libraries))
+    yield from (_make_trace("child", _name_of_process(pid)) for pid in sorted(after.children - before.children))
+    yield from (_make_trace("device", path) for path in sorted(after.devices - before.devices))
     yield from _unsafe_files(after.files - before.files)
     changed = [number for number, handler in after.handlers.items() if handler is not before.handlers[number]]
-    yield from (_trace("handler", signal_name(number)) for number in changed)
+    yield from (_make_trace("handler", signal_name(number)) for number in changed)
     if after.folder != before.folder:
-        yield _trace("folder", after.folder or "a deleted one")
+        yield _make_trace("folder", after.folder or "a deleted one")
 
 
-def _trace(kind: TraceKind, subject: str, way_out: str = "") -> Trace:
+def _make_trace(kind: TraceKind, subject: str, way_out: str = "") -> Trace:
     # A file name that is not Unicode can't be sent.
     return Trace(kind, subject.encode(errors="backslashreplace").decode(), way_out or _WORDS[kind][1])
 
 
 def _name_of_process(pid: int) -> str:
-    return _read(f"/proc/{pid}/comm") or str(pid)
+    return _read_text(f"/proc/{pid}/comm") or str(pid)
 
 
-def _read(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read().rstrip("\n")
@@ -255,9 +250,9 @@ def _working_directory() -> str:
 
 
 def _shared_tracker() -> tuple[int | None, int | None]:
-    """Return the process and descriptor of multiprocessing's resource tracker.
+    """Return the process id and the descriptor of multiprocessing's resource tracker.
 
-    Forks share it by intent.
+    Forks share it by intent. Both are None without a tracker.
     """
     module = sys.modules.get("multiprocessing.resource_tracker")
     tracker = getattr(module, "_resource_tracker", None)
@@ -286,7 +281,7 @@ def _end_openmp(mapped: str) -> None:
             ctypes.CDLL(path, os.RTLD_NOLOAD | os.RTLD_NOW).omp_pause_resource_all(_PAUSE_HARD)
 
 
-def _end_monitors() -> None:
+def _end_tqdm_monitors() -> None:
     for thread in threading.enumerate():
         if type(thread).__module__ == "tqdm._monitor":
             with contextlib.suppress(Exception):
@@ -303,15 +298,15 @@ def _wait_for_end(native_ids: Collection[int]) -> None:
 
 
 def _unsafe_native_threads(after: Footprint, new: Collection[int]) -> dict[int, str]:
-    """Return the new native threads that don't survive a fork, and their names.
+    """Return the new native threads that don't survive a fork: by id, the name of the library.
 
-    A thread's name is its library's, or its own if the library is unknown.
+    If the library is unknown, it is the thread's own name.
     """
     if not new:
         return {}
     owners, unsafe, unknown = _Owners(), dict[int, str](), dict[int, str]()
     for native_id in new:
-        name = _read(f"/proc/self/task/{native_id}/comm")
+        name = _read_text(f"/proc/self/task/{native_id}/comm")
         if name in _FORK_SAFE_THREADS:
             continue
         try:
@@ -327,13 +322,13 @@ def _unsafe_native_threads(after: Footprint, new: Collection[int]) -> dict[int, 
 
 
 def _are_linear_algebra(native_ids: Iterable[int], names: Collection[str]) -> bool:
-    """Return whether all native threads may be OpenBLAS', by their names and number.
+    """Whether all native threads may belong to OpenBLAS, by their names and their number.
 
-    It is for systems that hide the stacks. Each copy of OpenBLAS starts a thread for each core but one, under the
-    program's name.
+    This is for systems that hide the stacks of threads. Each copy of OpenBLAS starts a thread for each core but one.
+    The threads have the program's name.
     """
-    program = _read("/proc/self/comm")
-    nameless = sum(_read(f"/proc/self/task/{native_id}/comm") == program for native_id in native_ids)
+    program = _read_text("/proc/self/comm")
+    nameless = sum(_read_text(f"/proc/self/task/{native_id}/comm") == program for native_id in native_ids)
     copies = _mapped_paths(memory_map().lower(), "openblas")
     return set(names) == {program} and nameless <= len(copies) * ((os.cpu_count() or 1) - 1)
 
@@ -346,7 +341,7 @@ def _name_of_library(path: str) -> str:
 class _Owners:
     """Finds the libraries that have started native threads.
 
-    A waiting thread's stack has return addresses into its library.
+    The stack of a waiting thread has return addresses into its library.
     """
 
     def __init__(self) -> None:
@@ -354,7 +349,7 @@ class _Owners:
         self._starts = [int(line.partition("-")[0], 16) for line in self._lines]
 
     def owner_of(self, native_id: int) -> str | None:
-        """Return the path of a thread's library, or None if it can't be found.
+        """Return the path of the library that has started a thread. Return None if it is unknown.
 
         Raises:
             OSError: the system hides the stacks of threads.
@@ -425,11 +420,11 @@ def _devices(files: Iterable[OpenFile], mapped: str) -> set[str]:
 
 
 def _open_files() -> list[OpenFile]:
-    """Return the open descriptors. Empty if the system does not list them."""
+    """Return the open descriptors. The list is empty if the system does not list them."""
     open_files = []
     with contextlib.suppress(OSError):
         for fd in map(int, os.listdir("/proc/self/fd")):
-            # The descriptor of the list itself is closed already.
+            # The list's own descriptor is closed already.
             with contextlib.suppress(OSError):
                 status = os.fstat(fd)
                 open_files.append(OpenFile(fd, os.readlink(f"/proc/self/fd/{fd}"), status.st_dev, status.st_ino))
@@ -439,33 +434,33 @@ def _open_files() -> list[OpenFile]:
 def _unsafe_files(new: Collection[OpenFile]) -> Iterator[Trace]:
     if not new:
         return
-    # By path and by visibility of writes to other processes.
+    # Counted by path, and by whether other processes see writes ("s") or not ("p").
     mappings = Counter((_path_of_mapping(line), line.split(maxsplit=2)[1][-1]) for line in _lines_of(memory_map()))
     for fd, path, *_ in sorted(new):
         try:
             mode, flags = os.fstat(fd).st_mode, fcntl.fcntl(fd, fcntl.F_GETFL)
         except OSError:
-            # It is closed again.
+            # It was closed meanwhile.
             continue
         if path.startswith(DEVICE_FILES) or path in _STATELESS_DEVICES or stat.S_ISDIR(mode):
             continue
         if stat.S_ISREG(mode):
             if (way_out := _way_out_of_file(path, flags, mappings)) is not None:
-                yield _trace("file", path, way_out)
+                yield _make_trace("file", path, way_out)
         elif stat.S_ISSOCK(mode):
             yield _describe_socket(fd)
         elif stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            yield _trace("device", path)
+            yield _make_trace("device", path)
         else:
             # A pipe, or a file without a type, such as the epoll of an event loop: "anon_inode:[eventpoll]".
-            yield _trace("pipe", "a pipe" if stat.S_ISFIFO(mode) else path.partition(":")[2].strip("[]") or path)
+            yield _make_trace("pipe", "a pipe" if stat.S_ISFIFO(mode) else path.partition(":")[2].strip("[]") or path)
 
 
 def _way_out_of_file(path: str, flags: int, mappings: Counter[tuple[str, str]]) -> str | None:
-    """Return the remedy for a regular file's descriptor, or None if processes can share it.
+    """Return the remedy for an open regular file, or None if processes can share its descriptor.
 
-    A mapping has its own descriptor, whose position nothing uses. So each of the *mappings* makes one read-only
-    descriptor safe, and is used up by it.
+    A memory mapping has its own read-only descriptor, whose position nothing uses. So each entry of *mappings* makes
+    one such descriptor safe, and is then removed.
     """
     access = flags & os.O_ACCMODE
     if access == os.O_WRONLY and flags & os.O_APPEND:
@@ -486,22 +481,22 @@ def _describe_socket(fd: int) -> Trace:
     try:
         borrowed = socket.socket(fileno=fd)
     except OSError:
-        return _trace("socket", "a socket")
+        return _make_trace("socket", "a socket")
     try:
         with contextlib.suppress(OSError):
             if borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                return _trace("listener", _address(borrowed.getsockname()) or "a socket")
+                return _make_trace("listener", _address_text(borrowed.getsockname()) or "a socket")
         with contextlib.suppress(OSError):
-            if peer := _address(borrowed.getpeername()):
-                return _trace("socket", f"a connection to {peer}")
-        return _trace("socket", "a socket")
+            if peer := _address_text(borrowed.getpeername()):
+                return _make_trace("socket", f"a connection to {peer}")
+        return _make_trace("socket", "a socket")
     finally:
         borrowed.detach()
-        # A user's default timeout has changed it.
+        # If the user has set a default timeout, the new socket object has made it non-blocking.
         os.set_blocking(fd, is_blocking)
 
 
-def _address(name: object) -> str:
+def _address_text(name: object) -> str:
     match name:
         case (str(host), int(port), *_):
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,32 +1,31 @@
-"""The importer of a program.
+"""The importer of a program: it imports packages once, and forks the zygote of each slot.
 
-It imports installed packages once, and forks the zygote of each slot.
+Each trial is a fork that has these packages, and executes the program itself. So the program's files, threads, random
+numbers and arguments belong to one trial, as if its author had started it. A *scout*, a fork that runs no trial,
+executes the program first, and returns a verdict on how trials can execute it (``scout``). A program that takes long
+and leaves no trace is executed only once: its scout becomes the importer, and trials are forked from that.
 
-Each trial's process executes the program itself, in a fork that has these packages. So the program's files, threads,
-random numbers and arguments are those of one trial, as if its author had started it. A *scout*, a fork that no trial
-uses, executes the program first, and returns a verdict (``scout``). A program that takes long and leaves no trace is
-executed once: its scout becomes the importer, and trials are forked behind it.
+A zygote gets the environment variables of its slot when it is forked. An import may have read a variable that differs
+between slots, and may have kept one slot's value. Then ``ready`` says so, and the worker starts a further importer for
+each other environment.
 
-A zygote gets the variables of its slot's environment when it is forked. An import that has read one of these may hold a
-value of one slot alone: ``ready`` says it, and the worker starts an importer for each of the other environments.
-
-User code may have set any signal's handler. So this process relies on no signal: all are blocked.
+User code may have set a handler of any signal. So this process blocks all signals, and relies on none.
 
 Messages from the worker:
 
-- ``begin``, the first message: the program, the late imports of its trials, the names of the variables that differ
-  between slots, and the packages that must not be imported here.
-- ``preload``: import these packages too, which trials would import late.
-- ``fork``, with one end of the new zygote's channel and the file for its output: fork a zygote for a slot with this
-  environment.
+- ``begin``, the first message: the program, the late imports of its earlier trials, the names of the variables that
+  differ between slots, and the packages that must not be imported here.
+- ``preload``: import these packages too, since trials would import them late.
+- ``fork``: fork a zygote with this environment. Its descriptors are an end of the zygote's channel, and the file for
+  the zygote's output.
 
 Messages to the worker:
 
-- ``imported``, with the files of the user's code, the packages that its scout has imported, and the versions of
-  everything; or ``broken``, if the trainable can't be imported, and then it ends.
-- ``ready``, after that and after each ``preload``; or ``unsafe``, with a package behind which no zygote can be forked,
-  and then it ends.
-- ``forked``, with the zygote's process id, and a pidfd where the system has these.
+- ``imported``: the files of the user's code, the packages that the scout has imported, and the versions of everything.
+  Or ``broken``: the trainable can't be imported, and the importer exits.
+- ``ready``, after ``imported`` and after each ``preload``. Or ``unsafe``: after the import of this package no zygote
+  can be forked, and the importer exits.
+- ``forked``: the zygote's process id, and its pidfd where the system has pidfds.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ import os
 import select
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -58,8 +56,9 @@ from mqtune.trainable.process.descendants import (
     reap,
 )
 from mqtune.trainable.process.environment import describe_environment
+from mqtune.trainable.process.exits import exit_with_error
 from mqtune.trainable.process.first_imports import first_imports
-from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch, Looks, preload, without_packages
+from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch, EnvironmentReads, preload, without_packages
 from mqtune.trainable.process.life import Executed
 from mqtune.trainable.process.native_threads import limit_threads
 from mqtune.trainable.process.output import flush, shape_output
@@ -68,19 +67,19 @@ from mqtune.trainable.process.protocol import STOP_SIGNAL
 from mqtune.trainable.process.scout import ScoutResult, scout
 from mqtune.trainable.process.zygote import Child, Signals, fork_child, spawn_child, zygote_class
 
-#: The command of an importer, a scout and a spare that is spawned: ``main``. The worker's folder is taken out of the
-#: path first: a folder named mqtune in it must not take the place of the installed package. Python's -P has the same
-#: effect, but a script that is run here would see it.
+#: The Python code of a spawned importer, scout or spare. It first removes the worker's folder from ``sys.path``: a folder
+#: named mqtune there would hide the installed package. Python's option -P has the same effect, but would also show in a
+#: script that runs here.
 _COMMAND: Final = """\
 import sys
 sys.flags.safe_path or sys.path.pop(0)
 from mqtune.trainable.process.importer import main
 main(sys.argv[1:])
 """
-#: The bytes of a large page, and the advice to put memory that is in use into such pages (Linux 6.1 and later).
+#: Bytes of a large page, and the madvise number that moves memory in use into such pages (Linux 6.1 and later).
 _LARGE_PAGE: Final = 2**21
 _MADV_COLLAPSE: Final = 25
-#: How often zygotes that have ended are reaped.
+#: How often ended zygotes are reaped.
 _REAP_MS: Final = 1_000
 #: Standard output and error.
 _OUTPUTS: Final = (1, 2)
@@ -93,11 +92,10 @@ class Importer:
 
     Args:
         channel: to the worker.
-        program: the program.
         batches: the late imports of its earlier trials.
-        varies: the variables of the environment that are not the same in all slots.
-        refused: the packages behind which no zygote can be forked.
-        begun: the modules that are no part of the program.
+        varies: the environment variables that differ between slots.
+        refused: packages that must not be imported, since no zygote could be forked afterwards.
+        begun: names of modules that don't belong to the program.
     """
 
     def __init__(
@@ -113,25 +111,25 @@ class Importer:
         self._refused = refused
         self._program = program
         self._batches = batches
-        self._looks = Looks(varies)
+        self._reads = EnvironmentReads(varies)
         self._before = begun
         self._environment = dict(os.environ)
-        #: The program as the scout has executed it for all trials; None if each trial executes it.
+        #: The program that the scout has executed for all trials. None if each trial executes it.
         self._executed: Executed | None = None
-        #: Whether trials execute it before their start message.
+        #: Whether trials execute the program before their start message.
         self._is_ahead = True
-        #: The files, beside its code, that the program reads: a process that has read an older one is replaced.
+        #: Paths of the data files that the program reads. A process that has read an older version is replaced.
         self._data: list[str] = []
-        #: The modules that the last ``preload`` had to import; the others came with these, or were there.
+        #: The modules that the last ``preload`` imported itself, without those that were there or came with these.
         self._loaded: list[str] = []
-        #: The zygotes that it has forked and not reaped.
+        #: Process ids of the zygotes that are not reaped yet.
         self._zygotes: set[int] = set()
         self._poll = select.poll()
 
     def run(self) -> None:
         """Serve the worker until it closes the channel or dies.
 
-        The zygotes live on, until the worker ends each.
+        The zygotes continue, until the worker ends each of them.
         """
         me = os.getpid()
         try:
@@ -147,33 +145,32 @@ class Importer:
     def _prepare(self) -> bool:
         """Import the packages, and have a scout execute the program.
 
-        If that fails, say why and return False.
+        On failure, send the reason to the worker and return False.
         """
         _import_for_trials(self._program)
-        # An import finds the path of a trial. The scout says that the program is missing.
+        # Imports here should find modules as in a trial. If the program is missing, the scout reports that.
         with suppress(TrainableNotFound):
             self._program.spec.put_first(self._program.code_root)
-        if not self._preload([*first_imports(self._program), *self._batches]) or not self._send_scout():
+        if not self._preload([*first_imports(self._program), *self._batches]) or not self._scout_program():
             return False
         self._signals = Signals.block()
         if self._executed is None or self._program.spec.is_carried:
-            # If it is stopped (SIGSTOP) it continues when the worker dies, and sees that. A scout is killed with the
-            # process that it has replaced, of whose end the worker knows.
+            # A stopped process (SIGSTOP) would not see the worker's death, so that continues it. A scout that has become
+            # the importer needs no such signal: it is killed with the process that it has replaced.
             die_with_parent(os.getppid(), signal.SIGCONT)
         _use_large_pages()
-        self._say_ready()
+        self._send_ready()
         return True
 
-    def _send_scout(self) -> bool:
-        """Have a scout execute the program, and decide how trials do.
+    def _scout_program(self) -> bool:
+        """Have a scout execute the program, and decide how trials execute it.
 
-        Return False if the program can't be executed.
-
-        It returns in the scout, too, if that becomes the importer.
+        Return False if the program can't be executed. If the scout becomes the importer, this call also returns True in
+        it.
         """
         program = self._program
         if program.is_script or program.spec.is_carried:
-            return self._describe_at_hand()
+            return self._describe_without_scout()
         batches: Sequence[Batch] = ()
         while True:
             scout = self._start_scout()
@@ -185,16 +182,16 @@ class Importer:
             batches = without_packages(verdict["batches"], self._refused)
             if not batches:
                 break
-            # It has imported packages that the importer lacked. Behind these a second one shows the program's own part.
-            _dismiss(scout)
+            # This scout had to import packages. With these imported, the next one measures the program alone.
+            scout.dismiss(_SCOUT_END_S)
             if not self._preload(batches):
                 return False
         if verdict["error"] is not None:
-            _dismiss(scout)
-            return self._say_broken(*verdict["error"])
-        is_behind = verdict["is_slow"] and verdict["is_clean"] and not program.spawns
+            scout.dismiss(_SCOUT_END_S)
+            return self._send_broken(*verdict["error"])
+        becomes_importer = verdict["is_slow"] and verdict["is_clean"] and not program.spawns
         environment, files = verdict["environment"], unfrozen(verdict["files"])
-        if is_behind:
+        if becomes_importer:
             files += verdict["data"]
         else:
             program.compile(path for path, _ in verdict["files"])
@@ -202,23 +199,23 @@ class Importer:
                 environment["start"] = f"each trial executes it, in {verdict['seconds']:.1f} s, as {verdict['why']}"
         self._is_ahead = not verdict["is_exclusive"]
         self._data = [path for path, _ in verdict["data"]]
-        self._say_imported([*batches, *verdict["batches"]], files, environment)
-        if is_behind:
+        self._send_imported([*batches, *verdict["batches"]], files, environment)
+        if becomes_importer:
             self._give_way(scout)
-        _dismiss(scout)
+        scout.dismiss(_SCOUT_END_S)
         return True
 
     def _give_way(self, scout: Child) -> NoReturn:
-        """Have a scout serve the worker from now on. This process ends with it, and in the same way."""
+        """Have a scout serve the worker from now on. This process ends with it, in the same way."""
         self._channel.close()
         scout.channel.send({"do": "stay"})
         scout.channel.close()
-        # It is killed with the worker, and the scout with it.
+        # The worker's death kills this process, and that kills the scout.
         die_with_parent(os.getppid())
         _end_as(os.waitpid(scout.pid, 0)[1])
 
-    def _describe_at_hand(self) -> bool:
-        """Describe a program without a scout: a script, or a trainable in this process's memory."""
+    def _describe_without_scout(self) -> bool:
+        """Describe a script or a trainable in memory to the worker. Return False if it is missing."""
         program, path = self._program, None
         try:
             if program.is_script:
@@ -226,16 +223,16 @@ class Importer:
             else:
                 self._executed = Executed(program.load(), ())
         except TrainableNotFound as error:
-            return self._say_broken(type(error).__name__, str(error))
+            return self._send_broken(type(error).__name__, str(error))
         files = loaded_files(program.code_root, path)
         imported = [name for name in sys.modules if name not in self._before]
         environment = describe_environment(imported, [path for path, _ in files])
-        # A later edit has no effect on the program in memory.
-        self._say_imported([], unfrozen(files) if program.is_script else [], environment)
+        # A later edit of a file does not change a trainable in memory, so no files are watched.
+        self._send_imported([], unfrozen(files) if program.is_script else [], environment)
         return True
 
     def _start_scout(self) -> Child | None:
-        """Start a scout and return it. Return None in the scout itself, once it is the importer."""
+        """Start a scout and return it. Return None in the scout itself if it becomes the importer."""
         flush()
         if self._program.spawns:
             return spawn_child(partial(command, "scout"), {"do": "execute", "program": self._program.encode()})
@@ -244,36 +241,36 @@ class Importer:
     def _become_scout(self, importer: int, channel: Channel) -> None:
         try:
             die_with_parent(importer)
-            self._executed = scout(channel, self._program, self._looks, self._before)
+            self._executed = scout(channel, self._program, self._reads, self._before)
             _freeze_memory()
         except BaseException:  # noqa: BLE001 - no error of a scout may make it an importer
-            _exit_with_error()
+            exit_with_error()
 
     def _preload(self, batches: Iterable[Batch]) -> bool:
         """Import packages that trials import.
 
-        Return False, and say so, if no zygote can be forked behind one of them.
+        If no zygote can be forked after one of them, send that to the worker and return False.
         """
         if not self._program.spawns:
-            self._loaded, unsafe = preload(without_packages(batches, self._refused), self._looks)
+            self._loaded, unsafe = preload(without_packages(batches, self._refused), self._reads)
             if unsafe is not None:
                 self._channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})
                 return False
-        # Each trial seeds them again, which is cheaper then.
+        # Each trial seeds them again, and the second time is cheaper.
         seed_generators(self._program.seed)
         footprint.end_openmp_threads()
         _freeze_memory()
         return True
 
-    def _say_broken(self, kind: str, text: str) -> bool:
+    def _send_broken(self, kind: str, text: str) -> bool:
         self._channel.send({"is": "broken", "error_type": kind, "error": text})
         return False
 
-    def _say_imported(self, batches: object, files: object, environment: object) -> None:
+    def _send_imported(self, batches: object, files: object, environment: object) -> None:
         self._channel.send({"is": "imported", "batches": batches, "files": files, "environment": environment})
 
-    def _say_ready(self) -> None:
-        self._channel.send({"is": "ready", "loaded": self._loaded, "looked": bool(self._looks.seen)})
+    def _send_ready(self) -> None:
+        self._channel.send({"is": "ready", "loaded": self._loaded, "looked": bool(self._reads.seen)})
 
     def _serve(self) -> bool:
         """Wait for one event and handle it.
@@ -292,13 +289,13 @@ class Importer:
             case "preload":
                 if not self._preload(message["batches"]):
                     return False
-                self._say_ready()
+                self._send_ready()
             case "fork":
                 self._fork_zygote(message["environment"], *fds)
         return True
 
     def _fork_zygote(self, environment: Mapping[str, str], channel: int, output: int) -> None:
-        # A child would write it again.
+        # Otherwise the child would write buffered output a second time.
         flush()
         me = os.getpid()
         pid = os.fork()
@@ -314,8 +311,8 @@ class Importer:
         try:
             os.setsid()
             self._channel.close()
-            _write_to(output)
-            # Variables that an import has set stay.
+            _redirect_output(output)
+            # Variables that an import has changed keep their new values.
             begun = self._environment
             os.environ.update({n: v for n, v in environment.items() if os.environ.get(n) == begun.get(n)})
             become_subreaper()
@@ -330,46 +327,36 @@ class Importer:
                 data=self._data,
             ).run()
         except BaseException:  # noqa: BLE001 - no error of a zygote may make it an importer
-            _exit_with_error()
+            exit_with_error()
         os._exit(0)
 
 
 def _verdict_of(scout: Child) -> ScoutResult:
-    """Return a scout's verdict. If its program ended that process, end this one in the same way."""
+    """Return a scout's verdict. If the program ended the scout, end this process likewise."""
     received = scout.channel.receive()
     if received is None:
         _end_as(os.waitpid(scout.pid, 0)[1])
     return cast("ScoutResult", received[0])
 
 
-def _dismiss(scout: Child) -> None:
-    """Have a scout end, with its exit handlers."""
-    scout.let_end(_SCOUT_END_S)
-    scout.end()
-    scout.close()
-
-
-def _write_to(output: int) -> None:
-    """Have a file be standard output and error."""
+def _redirect_output(output: int) -> None:
+    """Redirect standard output and error to a file, given by its descriptor."""
     for stream in _OUTPUTS:
         os.dup2(output, stream)
     os.close(output)
 
 
 def _freeze_memory() -> None:
-    """Keep garbage collections in a child from touching, and so copying, the imported modules."""
+    """Exclude all current objects from garbage collection.
+
+    A collection in a fork would touch, and so copy, the memory of all imported modules.
+    """
     gc.collect()
     gc.freeze()
 
 
-def _exit_with_error() -> NoReturn:
-    sys.stderr.write(traceback.format_exc())
-    flush()
-    os._exit(1)
-
-
 def _end_as(status: int) -> NoReturn:
-    """End this process as a child of it has ended."""
+    """End this process with the exit code or the signal of a child, given by its wait status."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number != signal.SIGKILL:
@@ -380,10 +367,10 @@ def _end_as(status: int) -> NoReturn:
 
 
 def _use_large_pages() -> None:
-    """Have the memory of this process lie in large pages, where the system can.
+    """Move the memory of this process into large pages, where the system supports that.
 
-    A fork copies an entry of the page table for each page, and its end takes each back: with PyTorch that is 20 ms a
-    trial in pages of 4 KiB, a third of that in large ones.
+    A fork copies a page table entry for each page, and its end frees each. With PyTorch that takes 20 ms for each trial
+    with pages of 4 KiB, and a third of that with large ones.
     """
     if LIBC is None:
         return
@@ -398,7 +385,7 @@ def _use_large_pages() -> None:
 
 
 def _import_for_trials(program: Program) -> None:
-    """Import mqtune's modules that each trial needs, so that no trial waits for them."""
+    """Import the modules of mqtune that each trial needs, so that no trial waits for them."""
     kind = "class_" if program.spec.kind == "class" else program.spec.kind
     services = [program.zygote.partition(":")[0] or __name__, *(module for module, _ in program.parts)]
     for name in ("mqtune.checkpoints.checkpoint", "mqtune.checkpoints.dicts", f"mqtune.trainable.{kind}", *services):
@@ -406,9 +393,10 @@ def _import_for_trials(program: Program) -> None:
 
 
 def command(role: str, fd: int, parent: int | None = None) -> list[str]:
-    """Return the command of an importer, a scout or a spare, a child of *parent* or this process.
+    """Return the command line of an importer, a scout or a spare.
 
-    Its first message comes on the channel with the descriptor *fd*.
+    It gets its first message on the channel with the descriptor *fd*, and ends with the process *parent*, by default
+    this one.
     """
     return [sys.executable, "-c", _COMMAND, role, str(parent or os.getpid()), str(fd)]
 
@@ -416,7 +404,7 @@ def command(role: str, fd: int, parent: int | None = None) -> list[str]:
 def main(argv: list[str]) -> None:
     """Run as an importer, a scout or a spare on an inherited channel."""
     role, parent, fd = argv
-    # It was inherited, and children must not inherit it in turn: they would keep it open.
+    # This process has inherited the descriptor. A child that did so, too, would keep the channel open.
     os.set_inheritable(int(fd), False)
     serve(Channel.of_fd(int(fd)), int(parent), role)
 
@@ -426,17 +414,17 @@ def serve(channel: Channel, parent: int, role: str, begun: frozenset[str] = froz
 
     Args:
         channel: to the worker, the importer or the zygote.
-        parent: the process with which this one ends.
+        parent: process id of the process with which this one ends.
         role: "importer", "scout" or "spare".
-        begun: the modules that are no part of the program, for a fork of the driver; by default those imported now.
+        begun: names of modules that don't belong to the program. By default all that are imported now.
     """
     received = channel.receive()
     if received is None:
         return
     message, files = received
     for file in files:
-        # A fork of the driver has its output and its environment from the worker now.
-        _write_to(file)
+        # Only a fork of the driver gets an output file. It has the driver's output and environment until now.
+        _redirect_output(file)
         os.environ.clear()
         os.environ.update(message["environment"])
         os.chdir(message["program"]["home"])
@@ -445,7 +433,7 @@ def serve(channel: Channel, parent: int, role: str, begun: frozenset[str] = froz
     program.freeze()
     program.set_arguments()
     shape_output()
-    # While user code is imported nothing watches the channel. Afterwards a dead worker is seen there.
+    # Nothing reads the channel while user code is imported, so a dead worker would not be noticed.
     die_with_parent(parent)
     if role == "spare":
         signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
@@ -453,12 +441,12 @@ def serve(channel: Channel, parent: int, role: str, begun: frozenset[str] = froz
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = begun or frozenset(sys.modules)
     if role == "scout":
-        scout(channel, program, Looks(()), before)
+        scout(channel, program, EnvironmentReads(()), before)
         return
     # Native threads of libraries that handle forks (BLAS) are no reason to warn at each trial.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
     varies, refused = message["varies"], message["refused"]
     if program.spec.is_carried:
-        # This process can't be replaced: neither an unsafe import nor another slot's variables may cost it.
+        # No other process has the trainable. So this one must not exit after an unsafe import, and serves all slots.
         varies, refused = [], [EVERY_PACKAGE]
     Importer(channel, program, message["batches"], frozenset(varies), frozenset(refused), before).run()

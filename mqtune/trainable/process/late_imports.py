@@ -1,7 +1,7 @@
-"""Late imports of a trial: recorded at its end, and imported early for further trials.
+"""Late imports: recorded in one trial, and repeated before the fork of the next trials.
 
-Each trial is a fork of a zygote that has imported the trainable's module, but not the later imports of its function.
-PyTorch imports some 900 modules with a trial's first optimizer, which takes longer than many trials.
+Each trial is a fork of a zygote that has imported the trainable's module, but not the modules that its function
+imports. PyTorch imports some 900 modules with a trial's first optimizer, which takes longer than many trials.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mqtune.trainable.process import footprint
 EVERY_PACKAGE: Final = "*"
 #: Modules that nearly every trial of a package imports late.
 USUAL: Final = ("torch._dynamo",)
-#: Variables that mqtune sets for each attempt.
+#: How the names of variables begin that mqtune sets for each attempt.
 _OF_ATTEMPTS: Final = ("MQTUNE_", "PWD")
 #: Folders of installed packages, in a path.
 _INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-#: Modules in import order, and the trial's environment changes before them: a hash of each variable's value, empty for
-#: a removed one.
+#: Modules in import order, and the environment variables that the trial had changed before: for each a hash of the new
+#: value, or an empty text if it was removed. The empty name stands for ``sys.path``.
 Batch = tuple[Mapping[str, str], Sequence[str]]
 
 
@@ -39,26 +39,26 @@ def without_packages(batches: Iterable[Batch], packages: Collection[str]) -> lis
     return [(changes, names) for changes, names in left if names]
 
 
-def check_batches(said: Iterable[tuple[object, object]]) -> None:
+def check_batches(batches: Iterable[tuple[object, object]]) -> None:
     """Raise a TypeError or ValueError unless these are batches.
 
-    User code may have written or changed them.
+    They come from a trial, whose code may have sent anything.
     """
-    for changes, modules in said:
+    for changes, modules in batches:
         if type(changes) is not dict or type(modules) is not list:
-            raise TypeError(f"that it has imported {reprlib.repr(said)}")
+            raise TypeError(f"that it has imported {reprlib.repr(batches)}")
         # The fastest check that all are texts.
         "".join([*changes, *changes.values(), *modules])
 
 
-class Looks:
+class EnvironmentReads:
     """Records which environment variables the code in its ``with`` block reads.
 
-    It can be used again. Reads by C code that opens no device are not seen. ``os.environ`` stays the same object.
+    It can be entered again. Reads by C code are not recorded. ``os.environ`` stays the same object.
 
     Attributes:
-        names: the variables.
-        seen: the variables that were read.
+        names: the variables to watch.
+        seen: the watched variables that were read.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -83,34 +83,34 @@ class Looks:
 
 
 class Unsafe(NamedTuple):
-    """A module after whose import no trial may be forked, and the import's traces in words."""
+    """A module after whose import no trial can be forked, and the reason in words."""
 
     module: str
     why: str
 
 
 class ImportWatch:
-    """Records imported modules and the environment of each."""
+    """Records imported modules, with the changes of the environment before each."""
 
     def __init__(self) -> None:
-        self._first = self._last = _surroundings()
+        self._first = self._last = _current_environment()
         self._batches: list[tuple[dict[str, str], list[str]]] = []
 
     def begin(self) -> None:
-        """Begin to record imports, including those of threads."""
-        self._first = self._last = _surroundings()
+        """Start recording imports, in all threads."""
+        self._first = self._last = _current_environment()
         sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
-        """Record an import. Other finders handle it."""
-        now = _surroundings()
+        """Record an import, and leave finding the module to the other finders."""
+        now = _current_environment()
         if now != self._last or not self._batches:
             self._last = now
-            self._batches.append((_changes(self._first, now), []))
+            self._batches.append((_changed_values(self._first, now), []))
         self._batches[-1][1].append(fullname)
 
     def end(self) -> list[Batch]:
-        """Stop recording. Return the imported modules of Python and of packages, in order.
+        """Stop recording. Return the imported modules of Python and of installed packages, in order.
 
         User modules are left out: their code may do anything on import, and may change.
         """
@@ -121,24 +121,24 @@ class ImportWatch:
 
 
 def is_library(name: str) -> bool:
-    """Whether a module is Python's or an installed package's, and not the user's."""
+    """Whether a module belongs to Python or to an installed package, and not to the user."""
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
     if not isinstance(origin, str):
         return False
     return name.partition(".")[0] in sys.stdlib_module_names or bool(_INSTALLED.search(origin))
 
 
-def _surroundings() -> dict[str, str]:
+def _current_environment() -> dict[str, str]:
     environ: Any = os.environ
-    # Bypass ``Looks``, which records the variables that the program reads.
+    # Not by an index, which ``EnvironmentReads`` would record as a read of the program.
     variables = {environ.decodekey(name): environ.decodevalue(value) for name, value in environ._data.items()}
     # Their values differ in each attempt.
     variables = {name: value for name, value in variables.items() if not name.startswith(_OF_ATTEMPTS)}
-    # No variable has an empty name.
+    # No variable has an empty name, so that is free for the path.
     return {**variables, "": os.pathsep.join(map(str, sys.path))}
 
 
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+def _changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return {name: _hashed(name, after.get(name)) for name in sorted(names)}
 
@@ -148,36 +148,35 @@ def _hashed(name: str, value: str | None) -> str:
     return "" if value is None else hashlib.sha256(f"{name}={value}".encode(errors="surrogateescape")).hexdigest()
 
 
-def _has(changes: Mapping[str, str]) -> bool:
+def _are_in_effect(changes: Mapping[str, str]) -> bool:
     if not changes:
         return True
-    here = _surroundings()
+    here = _current_environment()
     return all(_hashed(name, here.get(name)) == value for name, value in changes.items())
 
 
 def preload(
-    batches: Iterable[Batch], looks: contextlib.AbstractContextManager[None] | None = None
+    batches: Iterable[Batch], reads: contextlib.AbstractContextManager[None] | None = None
 ) -> tuple[list[str], Unsafe | None]:
     """Import modules before a fork, and stop at the first unsafe import.
 
-    A module is imported only in the environment of its import in the trial. If the trial had set environment variables
-    or ``sys.path`` before, the imports of other modules must have set these here too. Devices are the same in both. An
-    import is safe if it leaves no trace (``footprint``). A module that can't be imported is left to the trial.
+    A trial may have changed environment variables or ``sys.path`` before an import. Such a module is imported here only
+    if the imports before it have made the same changes. An import is safe if it leaves no trace (``footprint``). A
+    missing module is left to the trial.
 
     Returns:
-        The modules that it had to import, and the unsafe import, or None. Other modules came with these, were imported
-            before,
-        or belong to packages that are not imported.
+        The modules that this call has imported itself, without those that came along with them.
+        The unsafe import, or None.
     """
     loaded: list[str] = []
     before = footprint.take()
     for changes, modules in batches:
         for name in modules:
             package, is_part, _ = name.partition(".")
-            if name in sys.modules or (is_part and package not in sys.modules) or not _has(changes):
+            if name in sys.modules or (is_part and package not in sys.modules) or not _are_in_effect(changes):
                 continue
             try:
-                with looks or contextlib.nullcontext():
+                with reads or contextlib.nullcontext():
                     importlib.import_module(name)
             except ModuleNotFoundError:
                 # Another version of the package, or the package is missing.

@@ -2,8 +2,8 @@
 
 It executes the program, waits for a start message, runs that attempt, and exits.
 
-The program is executed before the start message comes, so no slot waits for it; or afterwards, where the program takes
-a device or a port, which the trial before may still have.
+So no slot waits for the program. But if the program uses a device or a port, which the slot's previous trial may still
+have, it is executed after the start message.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from mqtune.trainable.spec import Loaded
 
 
 class Executed(NamedTuple):
-    """A program that an importer has executed once for all trials, and its output meanwhile."""
+    """A program that an importer has executed once for all trials, and the output of that."""
 
     trainable: Loaded
     printed: Sequence[bytes]
 
 
 class ProcessPart(Protocol):
-    """A service's part in a trial's process: ``Part`` of a module in ``Program.parts``.
+    """A service's part in a trial's process: the class ``Part`` in a module of ``Program.parts``.
 
-    It is made with the program and the text that comes with the module's name. An error in ``enter`` or ``begin`` is
-    the attempt's.
+    It is made with the program and the module's text. An error in ``enter`` or ``begin`` fails the attempt.
     """
 
     def enter(self) -> None:
@@ -49,18 +48,17 @@ class ProcessPart(Protocol):
         """Prepare for this attempt, before its trainable is called."""
 
     def drop(self) -> None:
-        """Clean up: no attempt has come."""
+        """Clean up, because this process ends without an attempt."""
 
 
 class Life:
-    """One process, from its begin to its exit.
+    """One process of a trial, from its start to its exit.
 
     A service may derive from it, for a zygote of its own.
 
     Args:
         channel: to the zygote.
-        program: the program.
-        executed: the program as the importer has executed it; None if this process executes it.
+        executed: the program as the importer has executed it. None if this process executes it.
     """
 
     session: Session
@@ -79,11 +77,11 @@ class Life:
     def run(self, *, ahead: bool) -> NoReturn:
         """Wait for a start message, run that attempt, and exit as a program does.
 
-        The caller must have blocked the stop signal: an early one waits until the attempt listens. The process exits, too,
-        when the zygote closes the channel.
+        The caller must have blocked the stop signal: an early one then waits for the attempt's handler. If the zygote
+        closes the channel, the process exits without an attempt.
 
         Args:
-            ahead: whether the program is executed before the start message comes.
+            ahead: whether to execute the program before the start message comes.
         """
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -102,7 +100,7 @@ class Life:
         leave(code)
 
     def _prepare(self, *, ahead: bool) -> None:
-        """Do what comes before the start message; output and an error belong to the coming attempt."""
+        """Do the work before the start message. Its output and its error are kept for the attempt."""
         captured = CapturedOutput() if ahead and self._trainable is None else None
         try:
             for part in self.parts:
@@ -116,26 +114,26 @@ class Life:
             self._printed = captured.end()
 
     def attempt(self, message: StartMessage, pipes: Sequence[int]) -> int:
-        """Run the attempt; return the code to exit with."""
+        """Run the attempt. Return the code to exit with."""
         self.channel.close()
-        # The signal is blocked until now.
+        # The stop signal is still blocked, so its handler is set in time.
         self.open(Session(message, pipes))
         return run_attempt(self.session, self.watch, self.begin)
 
     def open(self, current: Session) -> None:
-        """Have output, reports and the stop signal be this session's."""
+        """Connect this process's output, reports and stop signal to a session."""
         take_over_output(current.message["stdout"], current.message["stderr"])
         self.session = reporting.current = current
         signal.signal(STOP_SIGNAL, current.on_stop_signal)
 
     def begin(self) -> TrainableEnd:
-        """Call the trainable of the attempt, and return how that ended."""
+        """Call the attempt's trainable, and return how it ended."""
         current = self.session
         for part in self.parts:
             part.begin(current.message)
         current.enter()
         loaded = self._load()
-        # Only the trials that need one import it.
+        # Each trial imports only the module for its own kind of trainable.
         if isinstance(loaded, Path):
             from mqtune.trainable.script import ScriptRun  # noqa: PLC0415
 
@@ -152,19 +150,19 @@ class Life:
         return TrainableEnd(AttemptEnd.COMPLETED)
 
     def run_class(self, trainable: type) -> TrainableEnd:
-        """Run a trainable that is a class."""
+        """Run a trainable class, and return how it ended."""
         from mqtune.trainable.class_ import run_class  # noqa: PLC0415
 
         return run_class(trainable, self.session)
 
     def _load(self) -> Loaded:
-        """Return the trainable; raise the error of the program."""
+        """Return the trainable, loaded now if it was not before. Raise the program's error if any."""
         if self._printed:
             write_output(self._printed)
         if self._error is not None:
             raise self._error
         if self._trainable is None:
             self._trainable = self.program.load()
-        # An import has used the seed of the experiment; each trial has numbers of its own.
+        # The program was executed with the experiment's seed, but each trial needs its own random numbers.
         seed_generators()
         return self._trainable

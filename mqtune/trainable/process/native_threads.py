@@ -25,7 +25,7 @@ _FUNCTIONS: Final = (
 
 
 def limit_threads() -> None:
-    """Limit the threads of loaded libraries as the environment says, if it has a number."""
+    """Limit the threads of loaded libraries to the number in OMP_NUM_THREADS, if it is set."""
     text = os.environ.get(_VARIABLE, "")
     if not text.isdecimal() or not int(text):
         return

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _begun: list[TextIO] = []
 #: Standard output and error.
 _DESCRIPTORS: Final = (1, 2)
-#: Maximum import output of a program that each trial repeats.
+#: Maximum output of a program's import that each trial repeats.
 _MAX_CAPTURED_BYTES: Final = 1 << 20
-#: Temporary write errors of a file system: it is full, or an unreachable network's.
+#: Temporary write errors of a file system that is full or can't be reached.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE})
 
 
@@ -33,7 +33,7 @@ def flush() -> None:
 
 
 def flush_native() -> None:
-    """Flush output of C code, which would else appear in the next trial's files (Linux only)."""
+    """Flush output of C code, which would otherwise appear in the next trial's files (Linux only)."""
     if LIBC is not None:
         LIBC.fflush(None)
 
@@ -47,7 +47,7 @@ class _Output(io.FileIO):
         self._dropped = 0
 
     def write(self, data: Buffer, /) -> int:
-        """Write *data*, or a part of it. A full disk raises nothing."""
+        """Write *data* or a part of it, and return how many bytes. A full disk raises no error."""
         try:
             if self._dropped:
                 super().write(
@@ -64,7 +64,7 @@ class _Output(io.FileIO):
 
 
 def shape_output() -> None:
-    """Make standard output and error line-buffered, for any text and file. Forks inherit them."""
+    """Make standard output and error line-buffered, also in forks. They accept any text."""
     _begun.extend((sys.stdout, sys.stderr))
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
@@ -75,7 +75,7 @@ def shape_output() -> None:
         )
         for fd, before in ((1, sys.stdout), (2, sys.stderr))
     )
-    # A program that wraps sys.stdout.buffer again frees the previous wrapper, unless these names refer to it, too.
+    # If a program wraps sys.stdout.buffer again, these references keep the previous wrapper from closing it.
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
 
 
@@ -86,7 +86,7 @@ def restore_output() -> None:
 
 
 def take_over_output(stdout: str, stderr: str) -> None:
-    """Send this process's output to its own files, or to /dev/null if they can't be opened."""
+    """Send this process's output to these files, or to /dev/null if a file can't be opened."""
     for path, fd in ((stdout, 1), (stderr, 2)):
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -106,7 +106,10 @@ class CapturedOutput:
             os.dup2(file, fd)
 
     def end(self) -> list[bytes]:
-        """Restore the output. Return the captured one, at most a megabyte of each stream."""
+        """Restore the output. Return the captured bytes of standard output and of standard error.
+
+        Of each, only the first megabyte is returned.
+        """
         flush()
         flush_native()
         captured = [os.pread(file, _MAX_CAPTURED_BYTES, 0) for file in self._files]
@@ -129,10 +132,15 @@ def _temporary_file() -> int:
 
 
 def write_output(printed: Sequence[bytes]) -> None:
-    """Write captured output to standard output and error."""
+    """Write captured bytes to standard output and to standard error."""
     for fd, data in zip(_DESCRIPTORS, printed, strict=True):
-        # A full disk should not end the trial.
-        with contextlib.suppress(OSError):
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+        write_all(fd, data)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of *data* to a descriptor, or drop the rest if the disk is full."""
+    # A full disk should not end the trial.
+    with contextlib.suppress(OSError):
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]

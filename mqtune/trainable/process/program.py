@@ -1,7 +1,4 @@
-"""The user's program as each trial process executes it.
-
-It has its code, arguments, seed and folder.
-"""
+"""The user's program as each trial's process executes it: code, arguments, seed and folder."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from mqtune.trainable.spec import Loaded, TrainableSpec
 
 #: The libraries with a global generator of random numbers.
 _LIBRARIES: Final = ("random", "numpy.random", "torch")
-#: NumPy takes no larger seed.
+#: NumPy's seeds are below this number.
 _SEEDS: Final = 2**32
 
 
@@ -32,14 +29,14 @@ class Program:
 
     Attributes:
         spec: the trainable.
-        code_root: the folder below which it is.
-        home: the folder in which it would run.
-        manifest: the file that names the experiment's code; None without one.
+        code_root: the folder with the trainable's code.
+        home: the working directory of the program's processes, unless trials have their own.
+        manifest: the file that lists the experiment's code; None without one.
         arguments: ``sys.argv`` of the driver.
-        seed: the seed of random generators while the program is executed; each trial seeds them anew.
-        spawns: whether each trial begins as an interpreter of its own.
-        zygote: the class of its zygotes, as a service's module, a colon and a name; empty for the kernel's.
-        parts: the modules of services with a part in trial processes, each with a text for the part.
+        seed: the seed of random generators while the program is executed. Each trial seeds them anew.
+        spawns: whether each trial starts a new interpreter instead of a fork.
+        zygote: the class of its zygotes, as "module:name" of a service; empty for the kernel's.
+        parts: a module for each service with a part in trial processes, and a text for that part.
     """
 
     spec: TrainableSpec
@@ -59,7 +56,7 @@ class Program:
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> Self:
-        """Return the program that ``encode`` made the values of."""
+        """Return the program that ``encode`` has encoded."""
         return cls(
             TrainableSpec.decode(values["spec"]),
             Path(values["code_root"]),
@@ -74,24 +71,24 @@ class Program:
 
     @property
     def is_script(self) -> bool:
-        """Whether the trainable is a program of its own, which runs below a trial's process."""
+        """Whether the trainable is a script, which runs in a child of the trial's process."""
         return self.spec.kind == "script"
 
     def freeze(self) -> None:
-        """Have this process, and its forks, use the code as it was when the experiment began."""
+        """Make this process and its forks import the code as it was when the experiment began."""
         if self.manifest is not None:
             freeze(self.manifest, is_run=self.is_script)
 
     def compile(self, files: Iterable[str]) -> None:
-        """Compile the main module and the frozen ones of *files*, so that forks need not."""
+        """Compile the main module, and the frozen modules among *files*, so that forks need not."""
         frozen().compile(files)
         if self.spec.script or self.spec.is_main:
             compile_file(self.spec.locate(self.code_root))
 
     def load(self) -> Loaded:
-        """Execute the program as far as its trainable needs, and return that.
+        """Execute the code that defines the trainable, and return the trainable.
 
-        Of a script return the path.
+        A script is not executed here: the result is its path.
         """
         if not self.is_script:
             self.set_arguments()
@@ -100,19 +97,19 @@ class Program:
         return self.spec.load(self.code_root)
 
     def set_arguments(self) -> None:
-        """Let ``sys.argv`` be the driver's, with the program's path on this machine."""
+        """Set ``sys.argv`` to the driver's, with the program's path on this machine."""
         arguments: Sequence[str] = self.arguments or [""]
         if self.spec.script or self.spec.is_main:
-            # Without the program's file there is an error later.
+            # A missing file is reported later, when the program is loaded.
             with contextlib.suppress(TrainableNotFound):
                 arguments = [str(self.spec.locate(self.code_root).absolute()), *self.arguments[1:]]
         sys.argv[:] = arguments
 
 
 def seed_generators(seed: int | None = None) -> None:
-    """Seed the global generators of random numbers of the imported libraries.
+    """Seed the global random generators of the imported libraries.
 
-    Without a *seed* those of Python and NumPy get numbers that no other process has; PyTorch's stays as it is.
+    Without a *seed*, those of Python and NumPy get new random seeds, and PyTorch's keeps its state.
     """
     for name in _LIBRARIES:
         if name in sys.modules:
@@ -121,7 +118,7 @@ def seed_generators(seed: int | None = None) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of random numbers, also of libraries that are imported within the block."""
+    """Seed the global random generators, also those of libraries imported within the block."""
     seed_generators(seed)
     finder = _SeedOnImport(seed)
     sys.meta_path.insert(0, finder)
@@ -142,11 +139,11 @@ def _seed_library(name: str, seed: int | None) -> None:
 
 
 def _seed_torch(torch: ModuleType, seed: int) -> None:
-    """Seed PyTorch's generators as ``torch.manual_seed`` does, which would also import its compiler."""
+    """Seed PyTorch's generators like ``torch.manual_seed``, without importing PyTorch's compiler."""
     is_new = torch.initial_seed() != seed
     torch.default_generator.manual_seed(seed)
     if is_new:
-        # Remembered until a device is used. It takes milliseconds, and a fork has it from its importer.
+        # PyTorch applies it when a device is first used. This takes milliseconds, and forks inherit it.
         for device in (torch.cuda, torch.xpu):
             device.manual_seed_all(seed)
 
@@ -160,7 +157,10 @@ class _SeedOnImport:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find one of the libraries as the other finders do, and have it seeded once it is imported."""
+        """Find a library by the other finders, and have its generator seeded after its import.
+
+        Return None for any other module.
+        """
         if fullname not in _LIBRARIES:
             return None
         finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
@@ -172,7 +172,7 @@ class _SeedOnImport:
 
 
 def _call_after(loader: Any, action: Callable[[], None]) -> None:
-    """Have an action called when a loader has executed its module."""
+    """Call an action after a loader has executed its module, once."""
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:

@@ -1,7 +1,4 @@
-"""The protocol between a worker, a zygote and a trial's process.
-
-It has messages, frames, records, and the end of a trial.
-"""
+"""The messages, frames and records between a worker, a zygote and a trial's process."""
 
 from __future__ import annotations
 
@@ -20,17 +17,23 @@ Message = dict[str, Any]
 
 
 class StartMessage(TypedDict):
-    """Starts a trial: a worker sends it to a zygote, which passes it on to the trial's process.
+    """Starts an attempt. A worker sends it to a zygote, which passes it to the trial's process.
 
-    ``timestamp`` is the time of the trial's last report in an earlier attempt; no later time is before it. ``epoch_s``
-    is the time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is made when it is
-    first needed and deleted when the attempt has ended. ``working_dir`` is empty unless the attempt has a working
-    directory of its own. ``claim`` is the mark of the worker's claim, which the ids of checkpoints end with.
-    ``checkpoint`` is the id of the checkpoint to start from, or empty, and ``checkpoint_data`` its bytes if it is held
-    in Redis and still exists. ``store`` is the URL of the experiment's store, or empty. ``sync`` is "lockstep" if
-    ``report`` waits for its decision. ``seat`` is the number of this process's seat, ``seats`` how many there are, 1
-    but for a gang; ``trial`` is the same in all. Of a gang, ``address`` is seat 0's, as "host:port"; else it is empty.
-    ``environment`` has variables for the trial's code.
+    Attributes:
+        timestamp: time of the trial's last report in an earlier attempt. Further reports get no earlier time.
+        epoch_s: time at which this machine's monotonic clock was 0, by the clock that all machines share.
+        stdout: path of the file for standard output; ``stderr`` likewise.
+        claim: the token of the worker's claim. The ids of checkpoints end with it.
+        checkpoint: id of the checkpoint to start from; empty without one.
+        checkpoint_data: bytes of that checkpoint if it is a dict and still exists in Redis.
+        store: URL of the experiment's checkpoint store; empty without one.
+        sync: "lockstep" if ``report`` waits for the driver's decision.
+        folder: the attempt's folder. It is made on first use, and deleted at the end of the attempt.
+        working_dir: the attempt's own working directory; else empty.
+        seat: number of this process's seat, from 0. All seats of a gang have the same ``trial``.
+        seats: how many seats the attempt has; 1 if it is no gang.
+        address: "host:port" of seat 0 in a gang, else empty.
+        environment: variables for the trial's code.
     """
 
     config: Config
@@ -64,48 +67,46 @@ FRAME_CHECKPOINT: Final = 3
 #: The id of a complete checkpoint that no report came with.
 FRAME_SAVED: Final = 4
 
-#: Tells a trial that there is something to read on its control pipe. Not SIGUSR1, which NCCL and Python's faulthandler
-#: users take for themselves.
+#: Tells a trial to read its control pipe. SIGUSR1 is no alternative: NCCL and users of Python's faulthandler need it.
 STOP_SIGNAL: Final = signal.SIGUSR2
 
-#: A record on the control pipe from a worker to a trial: its kind, and a number. A pipe takes one this small whole or not at all.
+#: A record on the control pipe from a worker to a trial: its kind, and a number. Writes of this size are atomic.
 RECORD: Final = struct.Struct("<cQ")
 STOP: Final = b"S"
 PAUSE: Final = b"P"
-#: A checkpoint should be saved; the number counts these requests.
+#: Requests a checkpoint. The number counts these requests.
 SAVE: Final = b"V"
-#: The reports up to this sequence number are decided, or answered, and a trial that waits may go on.
+#: The reports up to this sequence number have their decision or answer. A waiting ``report`` may return.
 CLEARED: Final = b"G"
-#: Eight bytes of the answer that comes with the next ``CLEARED``, as a number.
+#: Eight bytes of an answer, as a number. The next ``CLEARED`` completes the answer.
 ANSWER: Final = b"A"
-#: The most characters of an answer: its records must go through the pipe together.
+#: Maximum length of an answer in characters: all its records must fit into one atomic write.
 MAX_ANSWER_CHARS: Final = (select.PIPE_BUF // RECORD.size - 1) * 8
 
-#: An order of a trial: none, to stop for ever, or to pause, from which it may be resumed.
+#: The order to a trial: "" for none, "stop" to end for ever, or "pause" to end and perhaps be resumed later.
 StopOrder = Literal["", "stop", "pause"]
 
-#: The environment variable with the address of the channel from a script to the trial's process that started it.
+#: The environment variable with the address of a script's channel to the trial's process.
 RELAY: Final = "MQTUNE_RELAY"
 
-#: The environment of a Python script's interpreter from the start, unless a worker has set it otherwise: printed reports
-#: should arrive immediately.
+#: A Python script starts with these variables, unless the worker sets others: printed reports should arrive immediately.
 UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
 
-#: An error's text, with its traceback, that is longer is cut in the middle: its ends tell what happened.
+#: Maximum length of an error's text with its traceback. Longer ones lose their middle, as the ends tell most.
 _MAX_ERROR_CHARS: Final = 16_000
-#: The exit code of a process that can't report how it ended, because user code has closed its pipe to the worker;
-#: sysexits.h calls it an error of input and output.
+#: The exit code of a process that can't report its end, because user code has closed the pipe to the worker. It is
+#: EX_IOERR of sysexits.h.
 PIPE_CLOSED_CODE: Final = 74
 PIPE_CLOSED: Final = (
-    "the trial's own code has closed its pipe to the worker, as os.closerange(3, …) or a loop over /proc/self/fd does, so nothing "
-    "that it reports can arrive: have it close only what it has opened"
+    "the trial's code has closed its pipe to the worker, as os.closerange(3, …) or a loop over /proc/self/fd does, so its reports "
+    "can't arrive: let that code close only the files that it has opened"
 )
-#: The folder of the code that calls user code.
-_HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+#: The folder of mqtune's code that calls user code.
+_CALLERS: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class TrainableEnd(NamedTuple):
-    """A trainable's end: the type and text of its error, if any, and its process's exit code."""
+    """How a trainable ended: type and text of its error, if any, and the exit code for its process."""
 
     end: AttemptEnd
     error_type: str = ""
@@ -114,13 +115,16 @@ class TrainableEnd(NamedTuple):
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as text that can be sent, with its traceback from user code on."""
+    """Return an error's text with its traceback, without mqtune's own frames.
+
+    It can be encoded as UTF-8. A long text loses its middle.
+    """
     if isinstance(error, SystemExit):
         lines = [line.rstrip() for line in traceback.format_exception_only(error)]
     else:
-        # The frames above user code are the same each time.
+        # mqtune's frames above user code are the same in each error.
         below = error.__traceback__
-        while below is not None and below.tb_frame.f_code.co_filename.startswith(_HERE):
+        while below is not None and below.tb_frame.f_code.co_filename.startswith(_CALLERS):
             below = below.tb_next
         lines = traceback.format_exception(type(error), error, below)
     # A file name that is not Unicode has lone surrogates in its text, which can't be sent.

@@ -1,13 +1,13 @@
-"""The session of a script, which reports through the trial's process over a channel.
+"""The session of a script, which reports over a channel to the trial's process.
 
-The script sends a request, a map with ``do``, and waits for the answer, a map with ``is``. The answer comes after the
-request is carried out, so a lockstep report waits for its decision:
+The script sends a request, a map with ``do``, and waits for the answer, a map with ``is``. The answer comes when the
+request has been carried out, so a lockstep report waits for its decision:
 
 - ``report`` with ``metrics`` and ``checkpoint``; ``save`` with ``checkpoint``.
-- ``save_wanted``: answered with ``save_wanted``. ``action``: answered with ``action``.
-- ``fetch``: answered with ``checkpoint``, a map or None. ``draft``: answered with ``folder``.
+- ``save_wanted``, whose answer has ``save_wanted``. ``action``, whose answer has ``action``.
+- ``fetch``, whose answer has ``checkpoint``, a map or None. ``draft``, whose answer has ``folder``.
 
-``is`` is "done", "told" (with ``action``: the trial should end), or "error" (with ``type`` and ``text``).
+``is`` is "done", "error" (with ``type`` and ``text``), or "told": the trial has the order ``action`` to end.
 """
 
 from __future__ import annotations
@@ -51,16 +51,20 @@ CONTEXT: Final = (
 
 
 def address_of(fd: int) -> str:
-    """Return the address of a channel, for the environment of a script that inherits it.
+    """Return the address of a channel, for a variable in the environment of a script.
 
-    It identifies the file too: the script's own child processes have the variable, but may have another file under that
-    number.
+    It names the descriptor and identifies the file: child processes of the script have the variable, too, but may have
+    another file under that number.
     """
     return f"{fd}:{file_of(fd)[0]}"
 
 
 def join() -> RelayedSession:
-    """Join the trial that started this script. Raise RuntimeError in a child of the script."""
+    """Return a session for the trial that started this script.
+
+    Raises:
+        RuntimeError: this process is a child of the script.
+    """
     address = os.environ[RELAY]
     fd = int(address.partition(":")[0])
     if address_of(fd) != address:
@@ -70,9 +74,9 @@ def join() -> RelayedSession:
 
 
 class RelayedSession:
-    """The session of a script, equivalent to ``Session`` in the trial's process. Thread-safe.
+    """The session of a script, with the methods of ``Session``. Thread-safe.
 
-    The first use in the main thread makes SIGTERM raise StopTrial there, unless the script has its own handler.
+    If it is made in the main thread, SIGTERM raises StopTrial there, unless the script has its own handler.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -83,9 +87,9 @@ class RelayedSession:
         self._main = threading.main_thread().ident
         self._busy = False
         self._signalled = False
-        #: Whether StopTrial was raised. SIGTERM raises it once, and not during cleanup.
+        #: Whether StopTrial was raised. Then SIGTERM does not raise it again, in the middle of cleanup.
         self._was_told = False
-        #: How often the main thread has raised it, and its last action.
+        #: How often the main thread has raised StopTrial, and the last one's order.
         self._raised = 0
         self._order: StopOrder = ""
         self._checkpoint: Checkpoint | None = None
@@ -94,30 +98,30 @@ class RelayedSession:
         self.context = Context(trial, int(attempt), experiment, Path(folder), int(seat), int(seats), address)
         if threading.get_ident() == self._main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_terminate)
-            sys.excepthook = _quietly
+            sys.excepthook = _print_unless_stopped
 
     def report(self, metrics: Metrics, checkpoint: Savable | None = None) -> None:
-        """Send one report; see the function of the same name."""
+        """Send one report, as ``mqtune.report`` does."""
         if self._raised >= RAISED_AT_MOST and threading.get_ident() == self._main and os.getpid() == self._pid:
             self._end_deaf_process()
-        # Checked here too, so that the error for an invalid value has the script's line.
+        # Checked here too, so that the traceback of an invalid value has the script's line.
         _, plain = decode_value(pack_metrics(0.0, metrics))
         if checkpoint is None and self.next_checkpoint is not None:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
         portable = None if checkpoint is None else _portable(checkpoint)
-        self._ask({"do": "report", "metrics": plain, "checkpoint": portable})
+        self._send_request({"do": "report", "metrics": plain, "checkpoint": portable})
 
     def save(self, checkpoint: Savable) -> None:
-        """Save a checkpoint without a report, even after an order to end."""
-        self._ask({"do": "save", "checkpoint": _portable(checkpoint)})
+        """Save a checkpoint without a report. This works after an order to end, too."""
+        self._send_request({"do": "save", "checkpoint": _portable(checkpoint)})
 
     def is_save_wanted(self) -> bool:
-        """Return whether a checkpoint was requested and none was saved since."""
-        return bool(self._ask({"do": "save_wanted"})["save_wanted"])
+        """Return whether a checkpoint was requested and none has been saved since."""
+        return bool(self._send_request({"do": "save_wanted"})["save_wanted"])
 
     def get_checkpoint(self) -> Checkpoint | None:
-        """Return the attempt's initial checkpoint; see the function of the same name."""
-        checkpoint = self._ask({"do": "fetch"})["checkpoint"]
+        """Return the checkpoint that this attempt starts from, as ``mqtune.get_checkpoint`` does."""
+        checkpoint = self._send_request({"do": "fetch"})["checkpoint"]
         if checkpoint is not None and self._checkpoint is None:
             from mqtune.checkpoints import Checkpoint  # noqa: PLC0415
 
@@ -129,13 +133,13 @@ class RelayedSession:
 
     def draft(self) -> Path:
         """Return a new empty folder to write a checkpoint into."""
-        return Path(self._ask({"do": "draft"})["folder"])
+        return Path(self._send_request({"do": "draft"})["folder"])
 
-    def _ask(self, question: Mapping[str, object]) -> Message:
+    def _send_request(self, question: Mapping[str, object]) -> Message:
         if os.getpid() != self._pid:
             refuse("report", "trial's script")
         is_main = threading.get_ident() == self._main
-        # The signal handler may send a request too, but not during another one.
+        # The signal handler sends a request, too, and must not do so during another one.
         if is_main:
             self._busy = True
         try:
@@ -152,7 +156,7 @@ class RelayedSession:
             raise _error_of(answer["type"], answer["text"])
         if answer["is"] == "told":
             self._was_told = True
-            raise self._stop(answer["action"])
+            raise self._record_stop(answer["action"])
         if is_main:
             self._handle_signal()
         return answer
@@ -165,17 +169,17 @@ class RelayedSession:
     def _handle_signal(self) -> None:
         if self._signalled and not self._was_told:
             self._was_told = True
-            raise self._stop(self._ask({"do": "action"})["action"])
+            raise self._record_stop(self._send_request({"do": "action"})["action"])
 
-    def _stop(self, order: StopOrder) -> StopTrial:
+    def _record_stop(self, order: StopOrder) -> StopTrial:
         self._order = order
         self._raised += threading.get_ident() == self._main
         return StopTrial(order)
 
     def _end_deaf_process(self) -> None:
-        """Explain why this process ignores its end, and send it SIGTERM.
+        """Print that this process has ignored its order to end, and send it SIGTERM.
 
-        A script with its own handler gets the signal, too.
+        A handler of the script gets the signal, if it has one.
         """
         with contextlib.suppress(Exception):
             sys.stderr.write(f"{explain_ignored_order(self._order)}\n")
@@ -186,7 +190,7 @@ class RelayedSession:
 
 
 def _portable(checkpoint: Savable) -> dict[str, object]:
-    """Return a checkpoint as plain values.
+    """Return a checkpoint as plain values for a message.
 
     A path is absolute, as the trial's process may have another working directory.
     """
@@ -194,7 +198,7 @@ def _portable(checkpoint: Savable) -> dict[str, object]:
     if isinstance(content, dict):
         from mqtune.checkpoints import encode_dict  # noqa: PLC0415
 
-        # Checked here too, so that the error for an invalid value has the script's line.
+        # Checked here too, so that the traceback of an invalid value has the script's line.
         encode_dict(content, {})
         return {"data": content, "path": None}
     return {"data": None, "path": str(content.absolute())}
@@ -207,6 +211,6 @@ def _error_of(kind: str, text: str) -> Exception:
     return TypeError(text) if kind == "TypeError" else RuntimeError(text)
 
 
-def _quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_unless_stopped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(kind, StopTrial):
         sys.__excepthook__(kind, error, trace)

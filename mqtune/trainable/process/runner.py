@@ -40,7 +40,7 @@ def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], Trainabl
 
 
 def call(run: Callable[[], TrainableEnd]) -> TrainableEnd:
-    """Call a trainable, and return how it ended, including by an error."""
+    """Call a trainable, and return how it ended. An error is an end, too."""
     error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
@@ -53,10 +53,10 @@ def call(run: Callable[[], TrainableEnd]) -> TrainableEnd:
         else:
             error_text = describe_error(error)
             ending = TrainableEnd(AttemptEnd.FAILED, type(error).__name__, error_text, code=1)
-    # Ignore late stops.
+    # A stop signal that comes too late changes nothing.
     signal.signal(STOP_SIGNAL, signal.SIG_IGN)
     if error_text:
-        # User code may have closed it. The error is still reported.
+        # User code may have closed the stream. The worker gets the error in any case.
         with contextlib.suppress(Exception):
             sys.stderr.write(f"{error_text}\n")
     return ending

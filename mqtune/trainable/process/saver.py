@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint, CheckpointStore
     from mqtune.checkpoints.checkpoint import State
 
-    #: Savable checkpoints: a dict, a directory, or a fetched checkpoint.
+    #: The kinds of checkpoint to save: a dict, the path of a folder, or a fetched checkpoint.
     Savable = State | str | os.PathLike[str] | Checkpoint
 
-#: Subfolder of an attempt for the local copy of its initial checkpoint.
+#: Subfolder of the attempt's folder, for a local copy of its initial checkpoint.
 _FETCHED: Final = "checkpoint"
 
 
@@ -43,19 +43,19 @@ class Saver:
 
     @property
     def _folder(self) -> Path:
-        # Not made immediately: for a trial without files, the path would take longer than a report.
+        # Only when it is needed: in a trial without files, making the path would take longer than a report.
         return Path(self._message["folder"])
 
     def ensure_folder(self) -> Path:
-        """Return the attempt's folder. It is made if it is missing."""
+        """Return the attempt's folder, and make it if it is missing."""
         return make_folder(self._folder)
 
     def draft(self) -> Path:
-        """Return a new empty checkpoint folder, in the store itself if that saves a copy."""
+        """Return a new empty folder for a checkpoint, in the store itself if that saves a copy."""
         from mqtune.checkpoints import CheckpointStore  # noqa: PLC0415
 
         store = self._opened_store() if self._url and self._is_first else None
-        # A store without its own staging returns a temporary folder, which would stay if the trial is killed.
+        # The temporary folder of a store without staging of its own would stay if the trial is killed.
         if store is None or type(store).staging is CheckpointStore.staging:
             draft = make_folder(self._folder / f"draft-{next(self._numbers_of_drafts)}")
         else:
@@ -64,18 +64,18 @@ class Saver:
         return draft
 
     def save(self, source: Savable, counters: Mapping[str, object]) -> tuple[CheckpointId, bytes | None]:
-        """Save a checkpoint, and return its id. A folder is then complete and visible in the store.
+        """Save a checkpoint, and return its id and, for a dict, its bytes.
 
-        For a dict the bytes are returned too, which the worker still has to write. In a further seat of a gang it is
-        only checked.
+        On return, a folder is complete and visible in the store. The bytes are still to be written, by the worker. In a
+        further seat of a gang the checkpoint is only checked.
         """
         content = check_savable(source)
         number = next(self._numbers)
         if isinstance(content, dict):
             from mqtune.checkpoints import encode_dict  # noqa: PLC0415
 
-            return self._id(number, in_memory=True), encode_dict(content, counters)
-        name = self._id(number, in_memory=False)
+            return self._new_id(number, in_memory=True), encode_dict(content, counters)
+        name = self._new_id(number, in_memory=False)
         if self._is_first:
             self._opened_store().save(name, content, counters)
         if content in self._drafts:
@@ -84,7 +84,7 @@ class Saver:
             remove_folder(content)
         return name, None
 
-    def _id(self, number: int, *, in_memory: bool) -> CheckpointId:
+    def _new_id(self, number: int, *, in_memory: bool) -> CheckpointId:
         message = self._message
         return checkpoint_id(message["trial"], message["attempt"], number, in_memory=in_memory, claim=message["claim"])
 
@@ -128,9 +128,11 @@ class Saver:
 
 
 def check_savable(source: Savable) -> State | Path:
-    """Return the dict, or the path of the existing folder, to save.
+    """Return the dict, or the path of the folder, of a checkpoint to save.
 
-    Anything else raises an error.
+    Raises:
+        ConfigurationError: the path is not a folder.
+        TypeError: the checkpoint is of another type.
     """
     if isinstance(source, dict):
         return source
@@ -163,7 +165,7 @@ def make_folder(folder: Path) -> Path:
 def remove_folder(folder: Path) -> None:
     """Delete a folder with its content. Undeletable files stay, without an error."""
     if folder.exists():
-        # Its archives and compressors would make each trial's process larger.
+        # Imported only here: it loads archives and compressors, which would make each trial's process larger.
         import shutil  # noqa: PLC0415
 
         shutil.rmtree(folder, ignore_errors=True)

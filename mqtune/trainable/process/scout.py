@@ -16,18 +16,18 @@ from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import become_subreaper, end_children
 from mqtune.trainable.process.environment import describe_environment
 from mqtune.trainable.process.exits import forget_exit_handlers, leave
-from mqtune.trainable.process.late_imports import Batch, ImportWatch, Looks
+from mqtune.trainable.process.late_imports import Batch, EnvironmentReads, ImportWatch
 from mqtune.trainable.process.life import Executed
 from mqtune.trainable.process.output import CapturedOutput
 from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import describe_error
 from mqtune.trainable.spec import extras_of
 
-#: Times from which a program is slow. A slow program without traces is executed once for all trials. A quicker one is
-#: executed by each trial's process, before the slot's previous trial has ended.
+#: A program that takes longer is slow. A slow program without traces is executed once for all trials. A quicker one is
+#: executed by each trial's process, while the slot's previous trial still runs.
 _SLOW_CPU_S: Final = 0.25
 _SLOW_S: Final = 2.0
-#: Traces that the previous trial may still need. Each trial executes the program at its own start.
+#: Kinds of traces that the slot's previous trial may have, too. With one, a trial executes the program only at its start.
 _EXCLUSIVE: Final = frozenset({"device", "listener", "child"})
 #: Maximum number of changed files in an error.
 _MAX_DIFFERING: Final = 5
@@ -36,18 +36,19 @@ _MAX_TAIL_CHARS: Final = 2_000
 
 
 class ScoutResult(TypedDict):
-    """A scout's result: how a program can be executed for trials.
+    """How a program can be executed for trials.
 
     Attributes:
         error: type and text of the program's error; None without one.
-        batches: packages that the scout had to import.
-        files: the user's code, with modification times.
-        data: further user files that the program has read, with modification times.
+        batches: the packages that the scout had to import.
+        files: paths of the user's code, with modification times in nanoseconds.
+        data: other files of the user that the program has read, with modification times.
         environment: the versions of everything.
-        is_slow: whether each trial would spend much time on it.
-        is_clean: whether a fork after it is safe.
-        is_exclusive: whether it must not be executed while the previous trial runs.
-        why: its traces in words; empty without one.
+        is_slow: whether each trial would spend much time on executing it.
+        is_clean: whether trials can be forked after it has been executed.
+        is_exclusive: whether a trial must not execute it while the slot's previous trial runs.
+        why: why it is not clean, in words; else empty.
+        seconds: how long it took.
     """
 
     error: tuple[str, str] | None
@@ -62,26 +63,29 @@ class ScoutResult(TypedDict):
     seconds: float
 
 
-def scout(channel: Channel, program: Program, looks: Looks, modules: Collection[str]) -> Executed | None:
-    """Execute a program, send the verdict, and end this process or become the importer.
+def scout(channel: Channel, program: Program, reads: EnvironmentReads, modules: Collection[str]) -> Executed | None:
+    """Execute a program and send a ``ScoutResult``. Then end this process, or become the importer.
 
-    *modules* are the names of modules that are not part of the program.
+    Return the executed program if this process becomes the importer. *modules* are the names of modules that don't
+    belong to the program.
     """
-    # Orphans of the program end with this process.
+    # This process adopts orphans of the program, and ends them at its own end.
     become_subreaper()
     forget_exit_handlers()
-    verdict, executed = _execute(program, looks, modules)
+    verdict, executed = _execute(program, reads, modules)
     channel.send(cast("dict[str, object]", verdict))
     if channel.receive() is None:
         end_children()
         leave(0)
     channel.close()
-    # The worker has to end the orphans of a dead zygote.
+    # An importer adopts no orphans: those of a dead zygote go to the worker, which ends them.
     become_subreaper(on=False)
     return executed
 
 
-def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[ScoutResult, Executed | None]:
+def _execute(
+    program: Program, reads: EnvironmentReads, modules: Collection[str]
+) -> tuple[ScoutResult, Executed | None]:
     watch, opened = ImportWatch(), OpenedFiles()
     before, handlers = footprint.take(), footprint.exit_handlers()
     captured = CapturedOutput()
@@ -91,10 +95,10 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
     watch.begin()
     opened.begin()
     try:
-        with looks:
+        with reads:
             trainable = program.load()
             if program.spec.kind == "function":
-                # Cached here for the forks.
+                # Forks inherit the cached result.
                 extras_of(trainable)
     except BaseException as raised:  # noqa: BLE001 - user code runs
         error = type(raised).__name__, str(raised) if isinstance(raised, TrainableNotFound) else describe_error(raised)
@@ -103,10 +107,10 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
     batches = watch.end()
     printed = captured.end()
     if error is not None:
-        error = _explained(error, printed, program)
+        error = _add_hints(error, printed, program)
     traces = footprint.traces(before, footprint.take())
     why = f"it has {footprint.describe(traces)}" if traces else ""
-    # Libraries register their own handlers on import.
+    # If packages were imported, the new handlers may be theirs.
     if not why and not batches and footprint.exit_handlers() > handlers:
         why = "it registers an exit handler, which runs in each trial"
     files = loaded_files(program.code_root)
@@ -118,7 +122,7 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
     verdict: ScoutResult = {
         "error": error,
         "batches": batches,
-        # Differing files may be corrected, even if nothing has imported them yet.
+        # Somebody may correct a differing file, so it is watched even if nothing has imported it.
         "files": [*{*files, *times_of(frozen().differing)}],
         "data": data,
         "environment": environment,
@@ -131,13 +135,13 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
     return verdict, None if trainable is None else Executed(trainable, printed)
 
 
-def _explained(error: tuple[str, str], printed: Sequence[bytes], program: Program) -> tuple[str, str]:
+def _add_hints(error: tuple[str, str], printed: Sequence[bytes], program: Program) -> tuple[str, str]:
     kind, text = error
     if kind == "SystemExit":
         said = printed[1].decode(errors="replace").strip()[-_MAX_TAIL_CHARS:]
         text = (
-            f"{text.rstrip()}\nthe program ends itself while it is imported, as a parser of arguments or a command at its top level "
-            'does: put that below `if __name__ == "__main__":`, or into the trainable'
+            f"{text.rstrip()}\nthe program exits while it is imported, for example by an argument parser or a command at its top level: "
+            'move that below `if __name__ == "__main__":`, or into the trainable'
         ) + (f"\n{said}" if said else "")
     if differing := _differing(program):
         text = f"{text.rstrip()}\n{', '.join(differing)} there is not as it was when the experiment began"
@@ -159,13 +163,13 @@ class OpenedFiles:
     def begin(self) -> None:
         """Record files from now on. The hook stays in this process, as Python removes none."""
         self._is_on = True
-        sys.addaudithook(self._note)
+        sys.addaudithook(self._record_open)
 
     def end(self) -> None:
         """Stop recording."""
         self._is_on = False
 
-    def _note(self, event: str, arguments: tuple[object, ...]) -> None:
+    def _record_open(self, event: str, arguments: tuple[object, ...]) -> None:
         if not self._is_on or event != "open":
             return
         path, _, flags = arguments
@@ -174,7 +178,10 @@ class OpenedFiles:
             (self._written if written else self._read).add(os.path.abspath(os.fsdecode(path)))
 
     def files(self, program: Program, since_ns: int) -> list[tuple[str, int]]:
-        """Return the read and unchanged files of the user, with their modification times."""
+        """Return the user's files that were read and not written, with their modification times.
+
+        Files that changed after *since_ns* are left out.
+        """
         roots = tuple(f"{root}{os.sep}" for root in (program.code_root, program.home))
         theirs = [path for path in self._read - self._written if path.startswith(roots) and _is_of_user(path)]
         return [(path, time_ns) for path, time_ns in times_of(theirs) if time_ns < since_ns]

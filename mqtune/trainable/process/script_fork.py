@@ -1,4 +1,4 @@
-"""Runs a Python script in a fork of its trial's process, which has imported its packages."""
+"""Runs a Python script in a fork of its trial's process, which has the script's packages."""
 
 from __future__ import annotations
 
@@ -8,33 +8,30 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from mqtune.trainable import main_module, reporting
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.exits import forget_exit_handlers, leave, release_frames
+from mqtune.trainable.process.exits import close_files, exit_with_error, forget_exit_handlers, leave, release_frames
 from mqtune.trainable.process.late_imports import ImportWatch
 from mqtune.trainable.process.output import restore_output
 from mqtune.trainable.process.program import seed_generators
 from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL
 from mqtune.trainable.process.relay import address_of
 
-_INPUT_AND_OUTPUTS: Final = (0, 1, 2)
-
 
 class ForkedScript:
-    """The process of a script, with the ``subprocess.Popen`` methods that its parent needs."""
+    """The process of a forked script, with the ``subprocess.Popen`` methods that its parent needs."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, negative for a signal. None while it runs."""
+        """Return the exit code, negative for a signal, or None while it runs."""
         if self._code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -56,11 +53,12 @@ def fork_script(
 
     Args:
         environment: additional environment variables.
-        channel: to this process.
-        module: its name, if it runs by ``python -m``; empty for a file.
+        output: descriptor for its standard output.
+        channel: the script's end of its channel to this process.
+        module: the script's module name, if it runs by ``python -m``; else empty.
         root: folder from which Python finds the module.
     """
-    # A signal before the script has its handlers would be lost.
+    # A signal that comes before the script has set its handlers would be lost.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
@@ -73,8 +71,7 @@ def fork_script(
                     main_module.put_first(str(root))
                 _become_script(path, module, mask)
             except BaseException:  # noqa: BLE001 - no error of a script may make it its parent
-                traceback.print_exc()
-                os._exit(1)
+                exit_with_error()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return ForkedScript(pid)
@@ -86,10 +83,7 @@ def _prepare(environment: Mapping[str, str], output: int, channel: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.dup2(output, 1)
     own = os.dup(channel)
-    for fd in map(int, os.listdir("/dev/fd")):
-        if fd not in (*_INPUT_AND_OUTPUTS, own):
-            # That of the list itself is closed already.
-            os.closerange(fd, fd + 1)
+    close_files({own})
     os.set_inheritable(own, True)
     reporting.current = None
     restore_output()
@@ -104,7 +98,7 @@ def _become_script(path: Path, module: str, mask: set[int]) -> NoReturn:
     watch.begin()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = _run(path, module)
-    # The trial's process may be gone, and then it needs no answer.
+    # If the trial's process is gone, nobody needs the message.
     with contextlib.suppress(Exception):
         channel = int(os.environ[RELAY].partition(":")[0])
         Channel.of_fd(os.dup(channel)).send({"do": "imported", "batches": watch.end()})
@@ -121,18 +115,18 @@ def _run(path: Path, module: str = "") -> int:
         sys.stderr.write(f"{ending.code}\n")
         return 1
     except BaseException as error:  # noqa: BLE001 - whatever the script raises ends it
-        _show(error, _own_part(error.__traceback__, path))
+        _print_error(error, _from_script(error.__traceback__, path))
         release_frames(error)
         return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
-def _show(error: BaseException, trace: TracebackType | None) -> None:
+def _print_error(error: BaseException, trace: TracebackType | None) -> None:
     sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
-def _own_part(trace: TracebackType | None, path: Path) -> TracebackType | None:
-    """Return a traceback from the script's first frame on. It is empty for a syntax error."""
+def _from_script(trace: TracebackType | None, path: Path) -> TracebackType | None:
+    """Return the part of a traceback from the script's first frame on. None for a syntax error."""
     while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
         trace = trace.tb_next
     return trace

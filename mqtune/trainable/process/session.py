@@ -1,4 +1,4 @@
-"""The trial's side of the pipes from and to its worker: it sends reports, and reads its orders."""
+"""The trial's side of its pipes: it sends reports to the worker, and reads the worker's orders."""
 
 from __future__ import annotations
 
@@ -44,22 +44,23 @@ if TYPE_CHECKING:
     from mqtune.trainable.process.late_imports import Batch
     from mqtune.trainable.process.saver import Savable
 
-#: How many bytes one read of the control pipe takes: whole records.
+#: Bytes to read from the control pipe at a time: whole records.
 _CONTROL_BYTES: Final = 256 * RECORD.size
-#: How long, in lockstep, a thread sleeps before it checks whether another thread has read the record that it waits for.
-_LOOK_AGAIN_MS: Final = 20
-
+#: In lockstep, how often a waiting thread checks whether another thread has read the awaited record.
+_CHECK_AGAIN_MS: Final = 20
+#: The metrics that are added to each report.
 _COUNTED: Final = frozenset({ITERATION, TIME_THIS_ITER, TIME_TOTAL})
 #: The file of a descriptor that is not open, for ``file_of``.
 _NO_FILE: Final = (-1, -1)
-#: How often the main thread gets StopTrial before a report ends the process: by the stop signal, and by one report of the
-#: code that unwinds, such as a ``finally`` block.
+#: How often the main thread gets StopTrial before a report ends the process: once by the stop signal, and once by a report
+#: during clean-up, such as in a ``finally`` block.
 RAISED_AT_MOST: Final = 2
-#: The file of the code that imports modules, in a traceback.
+#: The file name of Python's import code, in a traceback.
 _IMPORTS: Final = "<frozen importlib._bootstrap>"
 
 
-#: How many forks lie between the start of Python and this process; asking for the process id at each report would cost more.
+#: How many forks lie between the start of Python and this process. A report compares it, to notice that it comes from a
+#: child process; this is cheaper than asking for the process id.
 _forks = 0
 
 
@@ -74,10 +75,12 @@ os.register_at_fork(after_in_child=_count_fork)
 class StopTrial(BaseException):
     """The trial should end now.
 
-    Raised in the trial's main thread, wherever it is, and by a later ``report``. The next report of the main thread ends
-    the process by SIGTERM, since the trial has caught StopTrial and continues. It is a BaseException so that ``except
-    Exception`` doesn't swallow it. ``finally`` blocks run, and have the rest of the grace. In that time
-    ``save_checkpoint`` still works, so a function can catch it and save, to be resumed from exactly here.
+    It is raised in the trial's main thread, wherever that is, and by a later ``report`` of any thread. It is a
+    BaseException, so ``except Exception`` doesn't catch it. If a trial has caught it and the main thread reports again,
+    the process is ended by SIGTERM.
+
+    ``finally`` blocks run, in the time that is left of the grace. ``save_checkpoint`` still works meanwhile. So a
+    function can catch StopTrial and save, to be resumed from exactly here.
 
     Args:
         action: "stop", for ever, or "pause": the trial may be resumed from its newest checkpoint, perhaps elsewhere.
@@ -89,7 +92,7 @@ class StopTrial(BaseException):
 
 
 def explain_ignored_order(order: StopOrder) -> str:
-    """Return why a trial with this order has not ended."""
+    """Return the text that explains why a trial has not ended despite this order."""
     return (
         f"did not end when it was told to {order or 'stop'}: a bare `except:` or `except BaseException:` has caught StopTrial; "
         "write `except Exception:`"
@@ -98,15 +101,15 @@ def explain_ignored_order(order: StopOrder) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Which trial this process runs, and in which of its seats.
+    """The trial that this process runs, and its seat in the trial.
 
-    All fields are empty outside a trial.
+    Outside a trial, all fields have their defaults.
 
-    ``seat`` is 0 and ``seats`` 1, unless the trial has several seats (``Resources(machines=…)`` or ``seats=…``). Then
-    ``address`` is a host and a free port of seat 0, such as "10.0.0.7:41234", by which the others reach it; else it is
-    empty.
+    ``seat`` is 0 and ``seats`` is 1, unless the trial has several seats (``Resources(machines=…)`` or ``seats=…``).
+    Then ``address`` is a host and a free port of seat 0, such as "10.0.0.7:41234", by which the others reach it.
+    Otherwise it is empty.
 
-    ``folder`` is the attempt's own folder. By default it is the current directory, with links to the program's files,
+    ``folder`` is the attempt's own folder. By default it is the current directory: it has links to the program's files,
     and its new files are kept as ``keep_working_dir`` says. With ``Process(working_dir="code")`` it begins empty, and
     is deleted when the attempt has ended.
     """
@@ -121,21 +124,20 @@ class Context:
 
 
 class Session:
-    """One attempt in its process: its messages to its worker, and its orders from there.
+    """One attempt in its process: it sends messages to the worker, and gets orders from it.
 
     Args:
-        message: the start message.
-        fds: the write end of the pipe to the worker, blocking, so a full pipe makes ``report`` wait; and the read end of
-            the control pipe, non-blocking.
+        fds: the write end of the pipe to the worker, and the read end of the control pipe. The first blocks, so a full
+            pipe makes ``report`` wait. The second does not block.
     """
 
     def __init__(self, message: StartMessage, fds: Sequence[int]) -> None:
         self.message = message
         #: How many reports were sent.
         self.sequence = 0
-        #: Whether the caller handles a pause itself, between steps: then it is not raised, and ``acknowledge`` returns it.
+        #: Whether the caller handles a pause itself, between steps. Then a pause raises nothing, and ``acknowledge`` returns it.
         self.defer_pause = False
-        #: A folder that becomes the checkpoint of the next report without one.
+        #: A folder to use as the checkpoint of the next report without a checkpoint.
         self.next_checkpoint: Path | None = None
         #: The newest order that the trainable has seen.
         self.known_order: StopOrder = ""
@@ -148,9 +150,9 @@ class Session:
         #: Whether a StopTrial has left a module half imported.
         self.broke_import = False
         self.connect(fds)
-        #: Whether it reports, saves and asks: the further seats of a trial don't.
+        #: Whether this is seat 0. The further seats of a trial don't report, save or ask.
         self.is_first = message["seat"] == 0
-        self._has_said = False
+        self._has_warned = False
         self._lockstep = message["sync"] == "lockstep"
         self._timestamp = message["timestamp"]
         self._epoch_s = message["epoch_s"]
@@ -161,7 +163,7 @@ class Session:
         self._main = threading.main_thread().ident
         self._packer = report_packer()
         self._forks = _forks
-        #: Whether the main thread may not be interrupted by the stop signal now, and whether that came meanwhile.
+        #: Whether the stop signal must not interrupt the main thread now, and whether it came meanwhile.
         self._busy = False
         self._signalled = False
         self._saving = False
@@ -172,41 +174,41 @@ class Session:
         self._asking = threading.Lock()
         #: The number of the newest request to save a checkpoint, and of the newest fulfilled one.
         self._saves_requested = self._saves_done = 0
-        #: Whether the trial has fetched its first checkpoint; its counters continue from that.
-        self._goes_on = False
+        #: Whether the trial has fetched its initial checkpoint. Its counters continue from the checkpoint's.
+        self._has_resumed = False
         self._iterations_before = 0
-        #: The counters of the last report, or of the checkpoint.
+        #: The counters of the last report, or else of the initial checkpoint.
         self._iteration = 0
         self._time_total_s = 0.0
-        #: When the last report had returned, or the attempt began.
+        #: When the last report returned, or else when the attempt began.
         self._since = monotonic()
 
     def connect(self, fds: Sequence[int]) -> None:
-        """Use these pipes from now on."""
+        """Use these descriptors as the pipes from now on."""
         self._pipe, self._control = fds
-        # User code may close them, and open files with their numbers.
+        # User code may close the pipes, and its own files may then get their numbers.
         self._pipe_file, self._control_file = file_of(self._pipe), file_of(self._control)
 
     def enter(self) -> None:
-        """Put the attempt's variables into the environment."""
+        """Set the attempt's environment variables, and mark further child processes as the attempt's."""
         os.environ.update(self.message["environment"])
         mark_descendants(self.message["folder"])
 
     def ensure_folder(self) -> Path:
-        """Return the attempt's own folder, as users see it, which is made if it is missing.
+        """Return the attempt's own folder for users, and make it if it is missing.
 
-        It is its own working directory, or without one the folder of ``ensure_scratch``.
+        It is the attempt's working directory. An attempt without one has the folder of ``ensure_scratch``.
         """
         working_dir = self.message["working_dir"]
         return make_folder(Path(working_dir)) if working_dir else self.ensure_scratch()
 
     def ensure_scratch(self) -> Path:
-        """Return the attempt's folder for files that are deleted at its end, and make it if it is missing."""
+        """Return the folder for files that are deleted at the attempt's end. Make it if it is missing."""
         return self._saver.ensure_folder()
 
     @property
     def context(self) -> Context:
-        """Which trial this process runs."""
+        """The trial, attempt and seat of this process."""
         message = self.message
         seat = message["seat"], message["seats"], message["address"]
         return Context(message["trial"], message["attempt"], message["experiment"], self.ensure_folder(), *seat)
@@ -222,7 +224,7 @@ class Session:
         return order
 
     def is_save_wanted(self) -> bool:
-        """Return whether a checkpoint was requested and none was saved since."""
+        """Return whether a checkpoint was requested and none has been saved since."""
         if not self.is_first:
             return False
         if _forks == self._forks:
@@ -238,13 +240,12 @@ class Session:
         *,
         is_question: bool = False,
     ) -> None:
-        """Send one report; see the function of the same name.
+        """Send one report, as ``mqtune.report`` does.
 
         Args:
-            metrics: names and values.
-            checkpoint: a dict, a folder or a fetched checkpoint, which is saved first.
-            counters: the counters of the checkpoint; None for the session's own.
-            is_question: whether it waits for an answer.
+                checkpoint: a dict, a folder or a fetched checkpoint. It is saved before the report is sent.
+            counters: the counters to save with the checkpoint; None for the session's own.
+            is_question: whether to wait for the driver's answer.
         """
         if self._order:
             is_deaf = self._raised >= RAISED_AT_MOST and not self._has_ended
@@ -259,14 +260,14 @@ class Session:
         if checkpoint is None and self.next_checkpoint is not None:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
         if checkpoint is not None:
-            # A checkpoint whose report is invalid should not be saved.
+            # An invalid report raises here, before its checkpoint is saved.
             row = self._add_counters(metrics, took_s)
             pack_metrics(0.0, row)
             name, data = self._save(checkpoint, self._counters_of(row, took_s) if counters is None else counters)
             now = monotonic()
         with self._defer_signals():
             with self._lock:
-                # The machine's own clock may be hours off and may step back; the server's may do that too.
+                # This machine's own clock may be hours off, and any clock may step back.
                 self._timestamp = max(self._epoch_s + now, self._timestamp)
                 row = self._add_counters(metrics, took_s)
                 packed = pack_metrics(self._timestamp, row, name, self._packer)
@@ -278,7 +279,7 @@ class Session:
                 self._iteration = _as_whole(row[ITERATION], sequence)
                 self._time_total_s += as_seconds(row[TIME_THIS_ITER], took_s)
             if not self.is_first:
-                self._say_once()
+                self._warn_once()
             elif self._lockstep or is_question:
                 self._wait_until_cleared(sequence)
             self._since = monotonic()
@@ -286,21 +287,18 @@ class Session:
             self._raise_if_ordered()
 
     def ask(self, question: Metrics) -> object:
-        """Report a question and return the driver's answer; see the function of the same name."""
+        """Report a question, wait for the driver's answer, and return it, as ``mqtune.ask`` does."""
         if not self.is_first:
             raise RuntimeError(f"ask: this is seat {self.message['seat']} of the trial, and only seat 0 may ask")
         with self._asking:
             self._answer = b""
             while not self._answer:
-                # An earlier driver that was about to answer it has died, or this trial got an order meanwhile.
+                # Without an answer, ask again: the driver may have died, or this trial has an order, which report raises.
                 self.report(question, is_question=True)
             return decode_value(base64.b64decode(self._answer))
 
     def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
-        """Save a checkpoint without a report, also after an order to end.
-
-        Return its id.
-        """
+        """Save a checkpoint without a report, and return its id. This works after an order to end, too."""
         if _forks != self._forks:
             refuse("save_checkpoint")
         order = self._order
@@ -311,20 +309,20 @@ class Session:
                 self._send(FRAME_CHECKPOINT, encode_value([name, data]))
             self._send(FRAME_SAVED, name.encode())
         if not self.is_first:
-            self._say_once()
+            self._warn_once()
         if self._order != order:
             self._raise_if_ordered()
         return name
 
     def draft(self) -> Path:
-        """Return a new empty folder to write a checkpoint into, in the store itself if that saves copying it."""
+        """Return a new empty folder for a checkpoint, in the store itself if that saves a copy."""
         return self._saver.draft()
 
     def get_checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint that this attempt starts from; see the function of the same name."""
+        """Return the checkpoint that this attempt starts from, as ``mqtune.get_checkpoint`` does."""
         checkpoint = self._saver.fetch()
-        if checkpoint is not None and not self._goes_on:
-            self._goes_on = True
+        if checkpoint is not None and not self._has_resumed:
+            self._has_resumed = True
             counted = checkpoint.counters
             self._iteration = int(counted.get(ITERATION, 0))
             self._iterations_before = self._iteration - self.sequence
@@ -332,28 +330,25 @@ class Session:
         return checkpoint
 
     def end(self, body: bytes) -> None:
-        """Send how the trainable ended.
-
-        It is the last message. Threads that still run get StopTrial from their next call.
-        """
+        """Send how the trainable ended, as the last message. Later calls raise StopTrial."""
         with self._lock:
             self._send(FRAME_END, body)
-            # A thread may wait for the lock with a report that it was allowed to make.
+            # Another thread's report may wait for the lock. It must not follow the end.
             self._has_ended = True
         self._order = "stop"
 
     def on_stop_signal(self, *_: object) -> None:
-        """Handle the stop signal: read the control pipe and raise StopTrial, never in the middle of a frame."""
+        """Read the orders and raise StopTrial, now or at the end of a critical section."""
         self._signalled = True
         if not self._busy:
             self._handle_signal()
 
     def _handle_signal(self) -> None:
-        """Read what the signal was sent for, and raise StopTrial once for it."""
+        """Read the orders that the signal announces, and raise StopTrial once for each order."""
         while self._signalled:
-            # The signal may come again in here.
+            # The signal may come again meanwhile.
             self._busy, self._signalled = True, False
-            # If the control pipe can't be read any more, the trial is to stop.
+            # If the control pipe can't be read any more, the trial stops.
             with contextlib.suppress(ReportingClosed):
                 self._read_control()
             self._busy = False
@@ -367,16 +362,16 @@ class Session:
             return
         if self._order:
             if threading.get_ident() == self._main:
-                # Counts the raises of one order; a new order begins again at 1.
+                # Each order has its own count.
                 self._raised = self._raised + 1 if self._order == self.known_order else 1
             self.known_order = self._order
             self.broke_import = self.broke_import or _is_importing()
             raise StopTrial(self._order)
 
     def _end_deaf_process(self) -> None:
-        """Send why this process has ignored its order, and end it by SIGTERM.
+        """Report that this process has ignored its order to end, and send it SIGTERM.
 
-        Code of the user may handle the signal. Then the worker's next signals end the process.
+        User code may handle that signal. Then the worker's next signals end the process.
         """
         why = explain_ignored_order(self.known_order)
         with contextlib.suppress(Exception):
@@ -389,9 +384,9 @@ class Session:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _read_control(self) -> None:
-        """Read the control pipe without waiting.
+        """Read all records in the control pipe, without waiting for more.
 
-        Do so in the main thread only while the stop signal can't raise.
+        In the main thread, call it only while the stop signal is deferred.
         """
         with self._hearing:
             if file_of(self._control) != self._control_file:
@@ -418,7 +413,7 @@ class Session:
 
     @contextlib.contextmanager
     def _defer_signals(self) -> Iterator[None]:
-        """Keep the stop signal from raising within the block; it is handled at its end."""
+        """Delay the handling of a stop signal until the end of the block."""
         if threading.get_ident() != self._main or self._busy:
             yield
             return
@@ -435,16 +430,16 @@ class Session:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         while self._cleared < sequence and not self._order and not (is_main and self._signalled):
-            poll.poll(_LOOK_AGAIN_MS)
+            poll.poll(_CHECK_AGAIN_MS)
             self._read_control()
 
     def _add_counters(self, metrics: Metrics, took_s: float) -> Metrics:
         """Return the metrics of the next report with its iteration and times.
 
-        The caller's own values win.
+        Values that the caller has given take precedence.
         """
         if not isinstance(metrics, dict):
-            # An error of pack_metrics.
+            # pack_metrics raises the error.
             return metrics
         row = {
             **metrics,
@@ -458,7 +453,7 @@ class Session:
         return {**row, **metrics}
 
     def _counters_of(self, row: Metrics, took_s: float) -> dict[str, int | float]:
-        """Return the counters of a checkpoint that is saved with a report."""
+        """Return the counters to save with the checkpoint of a report."""
         total_s = self._time_total_s + as_seconds(row[TIME_THIS_ITER], took_s)
         return {
             ITERATION: _as_whole(row[ITERATION], self.sequence + 1),
@@ -466,7 +461,10 @@ class Session:
         }
 
     def _save(self, checkpoint: Savable, counters: Mapping[str, object]) -> tuple[CheckpointId, bytes | None]:
-        """Save a checkpoint; a pause that comes meanwhile waits until it is saved, a stop does not."""
+        """Save a checkpoint, and return its id and, for a dict, its bytes.
+
+        A pause that comes meanwhile is delayed until the checkpoint is saved. A stop is not.
+        """
         requested, is_main = self._saves_requested, threading.get_ident() == self._main
         if is_main:
             self._saving = True
@@ -478,12 +476,12 @@ class Session:
         self._saves_done = max(self._saves_done, requested)
         return saved
 
-    def _say_once(self) -> None:
-        """Say once why this seat's reports and checkpoints are not sent."""
-        said, self._has_said = self._has_said, True
-        if not said:
+    def _warn_once(self) -> None:
+        """Print once that this seat's reports and checkpoints are not sent."""
+        has_warned, self._has_warned = self._has_warned, True
+        if not has_warned:
             seat, seats = self.message["seat"], self.message["seats"]
-            # User code may have closed it.
+            # User code may have closed the stream.
             with contextlib.suppress(Exception):
                 sys.stderr.write(f"this is seat {seat} of {seats} of the trial: only seat 0 reports and saves\n")
 
@@ -494,7 +492,7 @@ class Session:
             return
         frame = FRAME.pack(len(body), kind) + body
         try:
-            # Otherwise the frame could go into a file that user code has opened.
+            # Otherwise the frame could go into a file of user code that has got this number.
             if os.fstat(self._pipe)[1:3] != self._pipe_file:
                 raise ReportingClosed(PIPE_CLOSED)
             sent = os.write(self._pipe, frame)
@@ -509,7 +507,10 @@ class Session:
 
 
 def file_of(fd: int) -> tuple[int, int]:
-    """Return the inode and device of a descriptor's file. No other file has both while it is open."""
+    """Return the inode and device of a descriptor's file, or (-1, -1) if it is closed.
+
+    No other file has the same pair while this one is open.
+    """
     try:
         status = os.fstat(fd)
     except OSError:
@@ -518,7 +519,7 @@ def file_of(fd: int) -> tuple[int, int]:
 
 
 def _is_importing() -> bool:
-    """Whether an import is under way below the caller."""
+    """Whether the caller runs within an import."""
     frame = sys._getframe().f_back
     while frame is not None and frame.f_code.co_filename != _IMPORTS:
         frame = frame.f_back
@@ -530,7 +531,7 @@ def _as_whole(value: object, otherwise: int) -> int:
 
 
 def as_seconds(value: object, otherwise: float) -> float:
-    """Return a time that a user reported, in seconds; *otherwise* if it is not a number."""
+    """Return a time that a user reported, in seconds, or *otherwise* if it is not a number."""
     if value.__class__ is float:
         return value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise

@@ -1,7 +1,7 @@
-"""The functions wrapped by Python's signal functions.
+"""Python's signal functions without their slow wrappers.
 
-The wrappers make an enumeration member of each signal, which takes most of their time. Each forked trial blocks all
-signals.
+The wrappers make an enumeration member for each signal, which takes most of their time. Each forked trial sets the mask
+of all signals.
 """
 
 from __future__ import annotations

@@ -1,24 +1,26 @@
-"""The zygote of one slot.
+"""The zygote of one slot: it forks the slot's trials, and runs one at a time.
 
-It is forked from an importer, has never touched a device, and forks trials in a millisecond.
+It is a fork of an importer, and has never used a device. To fork a trial takes a millisecond.
 
-It runs one trial at a time, and keeps one *spare*: a process that has executed the program, and waits for its start
-message. It is forked while the trial before it runs, so no slot waits. The zygote is the trial's parent and subreaper:
-orphans of the trial come to it and are killed.
+While a trial runs, the zygote makes a *spare*: a process that executes the program and then waits for the next start
+message. So no slot waits for the program. The zygote is the parent and the subreaper of its trials: it adopts their
+orphans and kills them.
 
-User code may have run in its importer, and have set any signal's handler. So the zygote relies on no signal: all are
-blocked, and the end of a trial is seen by its pidfd.
+User code in the importer may have set a handler of any signal. So the zygote blocks all signals and relies on none. It
+notices the end of a trial by its pidfd.
 
 Messages from the worker:
 
-- ``start``, with the ends of the pipes. While the trial before is still ending, it waits.
-- ``signal``, with the process id of a trial: send it, or its group, a signal. It is used where there are no pidfds.
+- ``start``, with the ends of the trial's pipes: run this trial. While the previous trial is still ending, the message
+  waits.
+- ``signal``: send this signal to the trial with this process id, or to its process group. Used where there are no
+  pidfds.
 
 Messages to the worker:
 
-- ``started``, with the process id and a pidfd, where the system has these.
-- ``ended``, when the trial's process group and all descendants that left it are gone; ``sweeping``, now and then, while
-  that takes long.
+- ``started``: the trial's process id, and its pidfd where the system has pidfds.
+- ``ended``: all processes of the trial are gone, also those that had left its process group.
+- ``sweeping``, once a second until then, if they need long to end.
 """
 
 from __future__ import annotations
@@ -49,86 +51,89 @@ from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message
 from mqtune.trainable.process.signals import change_mask
 
-#: How often it is checked whether a killed process group is gone. Most are gone at the first check; a device driver or a
-#: disk may hold one for minutes.
+#: How often to check whether a killed process group is gone, at first and after a second. Most are gone at the first
+#: check, but a device driver or a disk may block a process for minutes.
 _SWEEP_POLL_S: Final = 0.001
 _LONGEST_SWEEP_POLL_S: Final = 0.1
-#: How often the worker is told that a trial's processes are not gone yet.
+#: How often the worker is told that some of a trial's processes still exist.
 _SWEEPING_S: Final = 1.0
 #: How often dead orphans of a running trial are reaped.
 _REAP_MS: Final = 1_000
-#: How often it is checked whether a trial's process has ended, where the kernel has no pidfd (macOS).
-_LOOK_MS: Final = 20
-#: How long after a trial's start the next spare is forked: the two should not compete for the cores.
+#: How often to check whether a trial's process has ended, where the kernel has no pidfds (macOS).
+_CHECK_MS: Final = 20
+#: How long after a trial's start the next spare is forked, so that both don't compete for the cores.
 _SPARE_DELAY_MS: Final = 2
-#: How long a process that waits for a message may take to clean up when it has to exit: the worker waits for it.
+#: How long an unneeded process may clean up before it is killed. The worker waits meanwhile.
 _LEAVE_S: Final = 1.0
 
 
 class Child(NamedTuple):
-    """A process that waits for its next message, or runs a trial."""
+    """A process that waits for a message or runs a trial."""
 
     pid: int
     channel: Channel
     pidfd: int | None = None
-    #: The files that it may have read before its start message, with their times of change.
+    #: The program's data files, with their modification times when the process was made.
     data: Sequence[tuple[str, int]] = ()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is dead; it keeps its number until it is reaped."""
+        """Whether it has ended. It keeps its process id until it is reaped."""
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
-            # A thread of the user's module has reaped it.
+            # A thread of user code has reaped it.
             return True
 
     def let_end(self, patience_s: float = _LEAVE_S) -> None:
-        """Have it exit while it waits for a message, and wait for that, but not for long."""
+        """Ask the waiting process to exit, and wait for that at most *patience_s* seconds."""
         self.channel.end()
         over_at = time.monotonic() + patience_s
         while not self.has_ended and time.monotonic() < over_at:
             time.sleep(_SWEEP_POLL_S)
 
     def end(self) -> int | None:
-        """Kill and reap it, with its group.
+        """Kill the process and its group, and reap it.
 
-        Return its wait status, None if a thread of the user's module has taken it.
+        Return its wait status, or None if a thread of user code has reaped it.
         """
-        # Its id is still reserved, so no other group is hit.
+        # It is not reaped, so no other group can have its id.
         signal_process(self.pid, signal.SIGKILL, group=True)
         try:
             return os.waitpid(self.pid, 0)[1]
         except ChildProcessError:
             return None
 
+    def dismiss(self, patience_s: float = _LEAVE_S) -> None:
+        """End the waiting process. Its exit handlers run first, for at most *patience_s* seconds."""
+        self.let_end(patience_s)
+        self.end()
+        self.close()
+
     def close(self) -> None:
-        """Close the channel to it and its pidfd; if it waits, it exits."""
+        """Close its channel and its pidfd. A waiting process then exits."""
         self.channel.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
 
 
 class Signals(NamedTuple):
-    """The signals that trials find blocked, and the handler of SIGCHLD, as imports have left them."""
+    """The signal mask and the SIGCHLD handler of trials, as the program's imports have left them."""
 
     mask: set[int]
     on_child: Callable[[int, FrameType | None], object] | int | None
 
     @classmethod
     def block(cls) -> Signals:
-        """Block all signals, with or without handlers.
-
-        Return those and the handler that trials get back.
-        """
+        """Block all signals in this process, and return the mask and the handler for trials."""
         on_child = signal.getsignal(signal.SIGCHLD)
-        # If it were ignored, the kernel would reap the children.
+        # If SIGCHLD were ignored, the kernel would reap the children.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # The stop signal is blocked in each spare until the trial has its handler.
+        # A trial unblocks the stop signal when it has a handler for it.
         return cls({*signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()), STOP_SIGNAL}, on_child)
 
-    def put_back(self) -> None:
-        """Have this process handle signals as the imports have left them."""
+    def restore(self) -> None:
+        """Restore the mask and the handler in a trial's process."""
         if self.on_child is not None:
             signal.signal(signal.SIGCHLD, self.on_child)
         change_mask(signal.SIG_SETMASK, self.mask)
@@ -141,15 +146,14 @@ class Zygote:
 
     Args:
         channel: to the worker.
-        program: the program that trials execute.
-        executed: the program as the importer has executed it; None if each process executes it.
-        signals: how trials find them.
-        spawn: returns the command that starts a spare on a descriptor of its channel; None to fork spares.
+        executed: the program as the importer has executed it. None if each process executes it.
+        signals: the signal mask and the handler for trials.
+        spawn: returns the command line of a spare, given its channel's descriptor. None to fork spares.
         is_ahead: whether spares execute the program before their start message.
-        data: the files that the program reads.
+        data: paths of the data files that the program reads.
     """
 
-    #: The life of its processes.
+    #: The class whose ``run`` each of its processes executes.
     life: ClassVar[type[Life]] = Life
 
     def __init__(
@@ -173,12 +177,12 @@ class Zygote:
         self.spare: Child | None = None
         #: The trial's process.
         self.process: Child | None = None
-        #: A start message that came while the trial before it was still ending.
+        #: A start message that came while the previous trial was still ending, with its descriptors.
         self._next: tuple[Message, Sequence[int]] | None = None
         self.poll = select.poll()
 
     def run(self) -> None:
-        """Serve the worker until it closes the channel or dies; no process is left."""
+        """Serve the worker until it closes the channel or dies. Then end all processes."""
         self.poll.register(self.channel.fileno(), select.POLLIN)
         self.spare = self._make_process()
         while self._serve():
@@ -186,11 +190,11 @@ class Zygote:
         self.close()
 
     def _serve(self) -> bool:
-        """Wait for one event and handle it; return False when the worker is gone."""
-        ready = {fd for fd, _ in self.poll.poll(self._patience_ms)}
+        """Wait for one event and handle it. Return False when the worker is gone."""
+        ready = {fd for fd, _ in self.poll.poll(self._poll_timeout_ms)}
         process = self.process
-        # One at a time, since each may close the descriptor of the next; in the order in which they can have happened:
-        # the worker's message, a message of the process, its end.
+        # One event at a time, as each may close the descriptor of the next one. They are handled in the order in which
+        # they may have happened: the worker's message, a message of the process, its end.
         if self.channel.fileno() in ready:
             if (received := self.channel.receive()) is None:
                 return False
@@ -207,19 +211,19 @@ class Zygote:
         return True
 
     def hear(self, ready: Collection[int]) -> bool:
-        """Handle a message that a process has sent, and return whether there was one.
+        """Handle a message from a trial's process. Return False if there is no message.
 
-        The kernel's send none.
+        The kernel's own processes send none, but those of a derived class may.
         """
         return False
 
     @property
-    def _patience_ms(self) -> int | None:
+    def _poll_timeout_ms(self) -> int | None:
         if self.spare is None:
             return _SPARE_DELAY_MS
         if self.process is None:
             return None
-        return _LOOK_MS if self.process.pidfd is None else _REAP_MS
+        return _CHECK_MS if self.process.pidfd is None else _REAP_MS
 
     def _make_process(self) -> Child:
         """Return a new process that waits for its start message."""
@@ -234,7 +238,7 @@ class Zygote:
 
     def _become_spare(self, zygote: int, channel: Channel) -> NoReturn:
         try:
-            self._signals.put_back()
+            self._signals.restore()
             self.forget()
             die_with_parent(zygote)
             self.life(channel, self._program, self._executed).run(ahead=self._is_ahead)
@@ -242,7 +246,7 @@ class Zygote:
             os._exit(1)
 
     def forget(self) -> None:
-        """Close the zygote's descriptors in a fork. Open ones would hide the end of their other side."""
+        """Close the zygote's descriptors in a fork. Open copies would hide when the zygote closes them."""
         self.channel.close()
         if self.process is not None:
             self.process.close()
@@ -250,7 +254,7 @@ class Zygote:
             os.close(fd)
 
     def handle(self, message: Message, fds: Sequence[int]) -> None:
-        """Carry out a message of the worker."""
+        """Carry out a message from the worker."""
         match message["do"]:
             case "start" if self.process is None:
                 self.start(message, fds)
@@ -264,16 +268,17 @@ class Zygote:
         process = self.process = self.take_process()
         if process.pidfd is not None:
             self.poll.register(process.pidfd, select.POLLIN)
-        # First, so that the worker knows which process to kill if this one dies while the trial is running already.
+        # Sent before the trial starts: if the zygote dies, the worker then knows which process to kill.
         self.channel.send({"is": "started", "pid": process.pid}, [] if process.pidfd is None else [process.pidfd])
         process.channel.send(message, fds)
         for fd in fds:
             os.close(fd)
 
     def take_process(self) -> Child:
-        """Return the process that gets the next start message."""
+        """Return the process for the next trial: the spare, or a new one. It is not the spare any more."""
         spare = self.spare
-        # Killed by a person, or by the system for memory: that is no trial's failure. Or it has read an older file.
+        # A person, or the system for lack of memory, may have killed the spare. That should not fail a trial. Or the spare
+        # has read an older version of a data file.
         if spare is not None and (spare.has_ended or times_of(self._data) != spare.data):
             self._drop_spare()
             spare = None
@@ -281,18 +286,18 @@ class Zygote:
         return spare or self._make_process()
 
     def runs(self, pid: int) -> bool:
-        """Whether a trial runs in this process: a signal for a trial that has ended must not hit the next."""
-        # A process that is not reaped yet keeps its id, so no other process is hit either.
+        """Whether the process with this id runs the current trial, and not an ended one."""
+        # No other process can have the id, as it is not reaped yet.
         return self.process is not None and self.process.pid == pid
 
     def finish(self, process: Child) -> None:
-        """Kill and reap an ended process's descendants, tell the worker, and make the next spare."""
+        """End the trial of a process that has exited, and make a spare if one is missing."""
         self.end_trial(status=self.remove(process))
         if self.spare is None:
             self.spare = self._make_process()
 
     def remove(self, process: Child) -> int | None:
-        """Kill and reap a process and its descendants; return its wait status."""
+        """Kill and reap a process and its descendants. Return its wait status."""
         status = process.end()
         self.process = None
         self._sweep(process.pid)
@@ -304,7 +309,7 @@ class Zygote:
         return status
 
     def end_trial(self, **how: object) -> None:
-        """Say how a trial has ended, and start the next one if it has come."""
+        """Tell the worker how a trial has ended. Start the next trial if its start message has come."""
         self.channel.send({"is": "ended", **how})
         if self._next is not None:
             waiting, self._next = self._next, None
@@ -313,23 +318,21 @@ class Zygote:
     def _drop_spare(self) -> None:
         if self.spare is not None:
             spare, self.spare = self.spare, None
-            # It has exit handlers, which delete temporary folders.
-            spare.let_end()
-            spare.end()
-            spare.close()
+            # Its exit handlers should run, since they delete temporary folders.
+            spare.dismiss()
 
     def children(self) -> list[Child]:
-        """Return the processes that it has made and not reaped."""
+        """Return the processes that this zygote has made and not reaped."""
         return [child for child in (self.spare, self.process) if child is not None]
 
     def _find_orphans(self) -> list[int]:
-        """Return the orphans of trials that have come to this process."""
+        """Return the process ids of the trials' orphans that this process has adopted."""
         kept = {child.pid for child in self.children()}
         return [child for child in own_children() if child not in kept]
 
     def _sweep(self, group: int) -> None:
-        """Kill every orphan that comes to this process, until the process group is gone."""
-        pause_s, say_at = _SWEEP_POLL_S, time.monotonic() + _SWEEPING_S
+        """Kill the adopted orphans, until no process of the trial's process group is left."""
+        pause_s, message_at = _SWEEP_POLL_S, time.monotonic() + _SWEEPING_S
         while True:
             orphans = self._find_orphans()
             for child in orphans:
@@ -337,13 +340,13 @@ class Zygote:
                 reap(child)
             if not orphans and not signal_group(group, 0):
                 return
-            if time.monotonic() >= say_at:
+            if time.monotonic() >= message_at:
                 self.channel.send({"is": "sweeping"})
-                pause_s, say_at = _LONGEST_SWEEP_POLL_S, time.monotonic() + _SWEEPING_S
+                pause_s, message_at = _LONGEST_SWEEP_POLL_S, time.monotonic() + _SWEEPING_S
             time.sleep(pause_s)
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes of this zygote."""
         if self.process is not None:
             self.remove(self.process)
         self._drop_spare()
@@ -352,13 +355,14 @@ class Zygote:
 def fork_child(become: Callable[[int, Channel], None]) -> Child | None:
     """Fork this process, and return the child.
 
-    In the child call *become* with its parent and its channel.
+    The child calls *become* with its parent's process id and its end of a channel. If that returns, so does this call,
+    with None.
     """
     ours, theirs = Channel.pair()
     me = os.getpid()
     pid = os.fork()
     if pid == 0:
-        # Open in the child too, its end would never be seen.
+        # An open copy in the child would hide when the parent closes its end.
         ours.close()
         become(me, theirs)
         return None
@@ -367,7 +371,10 @@ def fork_child(become: Callable[[int, Channel], None]) -> Child | None:
 
 
 def spawn_child(command: Callable[[int], list[str]], begin: Mapping[str, object], mask: Collection[int] = ()) -> Child:
-    """Start an interpreter, by its command for a channel, with its first message and its blocked signals."""
+    """Start a Python interpreter with blocked signals, and send it its first message.
+
+    *command* returns its command line, given its channel's descriptor.
+    """
     ours, theirs = Channel.pair()
     os.set_inheritable(theirs.fileno(), True)
     pid = os.posix_spawn(sys.executable, command(theirs.fileno()), os.environ, setsigmask=mask)
@@ -377,6 +384,6 @@ def spawn_child(command: Callable[[int], list[str]], begin: Mapping[str, object]
 
 
 def zygote_class(program: Program) -> type[Zygote]:
-    """Return the class of a program's zygotes: the one that it names, or the kernel's."""
+    """Return the class of a program's zygotes: ``Program.zygote``, or else the kernel's."""
     module, _, name = program.zygote.partition(":")
     return getattr(importlib.import_module(module), name) if module else Zygote

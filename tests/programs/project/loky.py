@@ -26,6 +26,6 @@ def train(config):
 
 
 if __name__ == "__main__":
-    space = {"season": mqtune.grid_search([1, 4, 12])}
+    space = {"season": mqtune.grid_search([1, 4])}
     process = mqtune.Process(timeout_s=30)
     mqtune.Tuner(train, space, metric="loss", mode="min", name="loky", process=process).run()

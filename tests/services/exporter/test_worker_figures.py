@@ -1,13 +1,16 @@
-"""The figures of a worker: none before it starts, then its state, its ended attempts and its services' figures."""
+"""The figures of a worker: its state, its ended attempts and its services' figures."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 import redis
 
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd
@@ -71,3 +74,11 @@ def test_nobody_waits_for_a_server_that_has_not_answered_recently(redis_client: 
 
 def test_a_worker_without_an_observer_counts_nothing(redis_client: redis.Redis) -> None:
     assert for_worker(host(redis_client), WorkerSettings(broker="", code_root=Path())) == ()
+
+
+def test_a_port_in_use_is_named() -> None:
+    prometheus = pytest.importorskip("mqtune.services.exporter.prometheus")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port} can't be listened on"):
+            prometheus.serve_figures(port, "127.0.0.1", list)

@@ -73,7 +73,9 @@ def test_a_change_of_the_original_is_said(project: Path) -> None:
 
     large, changed = said.splitlines()
     assert (project / "data" / "large.txt").read_text() == "new3456789X"
-    assert large.startswith(f"mqtune: {project / 'data' / 'large.txt'} is opened for writing, and too large for a copy")
+    assert large.startswith(
+        f"mqtune: {project / 'data' / 'large.txt'} is opened for writing, and is too large for a copy"
+    )
     assert (
         changed
         == f"mqtune: {with_table} has changed while this trial ran, by it or by another one: write to a new name"

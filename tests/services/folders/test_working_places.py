@@ -1,4 +1,4 @@
-"""Places of working folders: unused ones are deleted, and a killed worker's new files reach their attempts."""
+"""Unused places of working folders are deleted, and new files of dead attempts are kept."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def test_a_worker_that_ends_deletes_unused_places_alone(tmp_path: Path, source: 
     assert not places.parent.exists()
 
 
-def test_new_files_of_attempts_that_a_killed_worker_had_are_put_into_their_working_directories(
-    tmp_path: Path, source: Path
-) -> None:
+def test_new_files_of_a_killed_workers_attempts_reach_their_working_directory(tmp_path: Path, source: Path) -> None:
     log_root = tmp_path / "logs"
     killed = f"here.{ended_process()}.{process_mark()}"
     (log_root / ".scratch" / killed).mkdir(parents=True)

@@ -25,7 +25,7 @@ GRANT = Grant(Assignment({}, gang="2:any:1 CPU"), 0.0, "10.0.0.7:4123")
 
 
 class Attempt:
-    """The second seat of two, which is told to end after a number of waits; and the claims that were sent of it."""
+    """The second of two seats, which is told to end after a number of waits, and its claims."""
 
     def __init__(self, *answers: Any, seats: int = 2, ends_after: int = 1000) -> None:
         self.answers, self.ends_after = [*answers], ends_after
@@ -76,15 +76,13 @@ def test_a_seat_is_held_until_the_others_are_taken_and_its_process_finds_them(mo
 @pytest.mark.parametrize(
     ("answer", "result"),
     [
-        ("beside", RunResult(None, "not run: this worker has another seat of it", goes_back=True)),
+        ("beside", RunResult(None, "not run: this worker has another seat of the same gang", goes_back=True)),
         ("after", RunResult(None, "not run: another gang comes first", goes_back=True)),
         ("taken", RunResult(None, "not run: taken")),
         ("revoked", RunResult(None, "not run: revoked")),
     ],
 )
-def test_a_seat_that_is_refused_says_why_and_goes_back_where_it_may_be_had_later(
-    answer: str, result: RunResult
-) -> None:
+def test_a_refused_seat_says_why_and_returns_if_it_may_be_free_later(answer: str, result: RunResult) -> None:
     attempt = Attempt("seated", answer)
 
     assert Gangs(LEASE_S, SEAT_S).claim(attempt.here, attempt.send) == result
@@ -92,9 +90,7 @@ def test_a_seat_that_is_refused_says_why_and_goes_back_where_it_may_be_had_later
 
 @pytest.mark.parametrize("last", ["left", GRANT])
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_seat_is_given_back_in_time_or_as_soon_as_it_is_to_end_unless_the_gang_has_begun(
-    last: Any, is_told: bool
-) -> None:
+def test_a_seat_is_given_back_in_time_or_when_it_is_to_end_before_its_gang_begins(last: Any, is_told: bool) -> None:
     attempt = Attempt("seated", "seated", "seated", last, ends_after=3 if is_told else 1000)
     # Up to half as long again, by chance.
     now = iter([0.0, 1.0, 44.0, 45.0])

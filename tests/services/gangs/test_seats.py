@@ -1,4 +1,4 @@
-"""Each process of a gang finds the others by its environment, and only seat 0 reports, saves and asks."""
+"""Processes of a gang find each other, and only seat 0 reports, saves and asks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAYS = "this is seat 1 of 3 of the trial: only seat 0 reports and saves\n"
 
 @pytest.fixture(autouse=True)
 def kept_environment() -> Iterator[None]:
-    """An attempt in this process has this environment, in which another program may have set the same names."""
+    """Give an attempt in this process an environment with names that other programs use."""
     with patch.dict(os.environ):
         for name in NAMES:
             os.environ.pop(name, None)
@@ -36,7 +36,7 @@ Seat = Callable[..., AttemptHere]
 
 @pytest.fixture
 def seat(tmp_path: Path) -> Iterator[Seat]:
-    """Makes an attempt in this process, in the second seat of three unless the message says otherwise."""
+    """Make an attempt in this process, by default in the second seat of three."""
 
     def made(**message: Any) -> AttemptHere:
         where = {**SECOND, **message}
@@ -58,9 +58,7 @@ def seat(tmp_path: Path) -> Iterator[Seat]:
         ({"seat": 0, "seats": 1, "address": ""}, [None] * 8),
     ],
 )
-def test_each_seat_of_a_gang_finds_the_others_by_the_variables_of_torchrun(
-    seat: Seat, message: dict[str, Any], found: list[str | None]
-) -> None:
+def test_seats_find_each_other_by_variables(seat: Seat, message: dict[str, Any], found: list[str | None]) -> None:
     seen = []
 
     attempt = seat(**message)
@@ -70,9 +68,7 @@ def test_each_seat_of_a_gang_finds_the_others_by_the_variables_of_torchrun(
     assert seen == [found]
 
 
-def test_another_seat_reports_nothing_counts_its_reports_waits_for_no_decision_and_says_so_once(
-    seat: Seat, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_seat_counts_its_reports_and_sends_none(seat: Seat, capsys: pytest.CaptureFixture[str]) -> None:
     attempt = seat(sync="lockstep")
     last = []
 

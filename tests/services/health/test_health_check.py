@@ -1,4 +1,4 @@
-"""The operator's health check closes a slot's devices while it fails, is run seldom, and blocks nothing."""
+"""The health check closes a slot's devices while it fails, runs seldom and blocks nothing."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def passes(check: HealthCheck, slot: int = 0) -> bool:
     return check.admit(Slot(slot))
 
 
-def test_a_slot_that_is_sound_is_checked_again_when_an_attempt_has_failed_there_or_after_a_while(
-    check: Callable[..., HealthCheck], tmp_path: Path
-) -> None:
+def test_a_slot_is_checked_again_after_a_failure_or_a_while(check: Callable[..., HealthCheck], tmp_path: Path) -> None:
     done = tmp_path / "done"
     checked = check(f"echo $CUDA_VISIBLE_DEVICES >> {done}")
 
@@ -78,9 +76,7 @@ def test_a_slot_that_is_sound_is_checked_again_when_an_attempt_has_failed_there_
         ("sleep 600", "it took longer than 0.3 s"),
     ],
 )
-def test_a_check_that_fails_or_hangs_closes_the_devices_with_its_last_line(
-    check: Callable[..., HealthCheck], command: str, says: str
-) -> None:
+def test_a_failing_or_hanging_check_closes_devices(check: Callable[..., HealthCheck], command: str, says: str) -> None:
     checked = check(command, Timing(health_check_s=0.3) if command.startswith("sleep") else Timing())
 
     assert not passes(checked)

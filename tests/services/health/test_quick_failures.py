@@ -1,4 +1,4 @@
-"""Quick failures close a device while others do well; trials that fail everywhere close no device."""
+"""Quick failures close a device while others do well, and failures everywhere close none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Worker:
 
     def let_pause_pass(self, seconds: float) -> None:
         self.clock.now += seconds
-        for look in self.impairments.looks():
+        for look in self.impairments.checks():
             look()
         assert not self.closed(), "a probe may start"
 
@@ -81,7 +81,7 @@ def worker(clock: Clock) -> Iterator[Callable[..., Worker]]:
         yield make
 
 
-#: What happens on a device, and whether it is closed then. Attempts fail there with "f", all of one trial with "t" and by a
+#: Events on a device, and whether it is closed then. Attempts fail there with "f", all of one trial with "t" and by a
 #: broken device with "ecc"; "well" is one there that does well, and "late" one that had done well before all of it.
 #: "other" does well on the other device here, "runs" runs there, "away" does well on another worker, and "y" is one of
 #: another experiment that does well on the other device.
@@ -106,9 +106,7 @@ STORIES = [
 
 
 @pytest.mark.parametrize(("story", "is_closed"), STORIES)
-def test_a_device_is_closed_by_failures_in_a_row_while_others_do_well(
-    worker: Callable[..., Worker], story: str, is_closed: bool
-) -> None:
+def test_failures_in_a_row_close_one_device(worker: Callable[..., Worker], story: str, is_closed: bool) -> None:
     here, there = worker("here"), worker("there")
     steps: dict[str, Callable[[], None]] = {
         "f": here.fail,
@@ -127,13 +125,11 @@ def test_a_device_is_closed_by_failures_in_a_row_while_others_do_well(
     assert (here.closed(), here.closed(OTHER), there.closed()) == (is_closed, False, False)
     if story.endswith("f") and is_closed:
         assert reasons(here.impairments) == (
-            "device 0 is quarantined, its last 3 attempts failed at once, and others elsewhere have not"
+            "device 0 is quarantined, its last 3 attempts failed within seconds, and others elsewhere have not"
         )
 
 
-def test_each_probe_that_fails_doubles_the_pause_up_to_a_limit_and_one_that_does_well_ends_it(
-    worker: Callable[..., Worker], clock: Clock
-) -> None:
+def test_a_failed_probe_doubles_the_pause_and_a_good_one_ends_it(worker: Callable[..., Worker], clock: Clock) -> None:
     here = worker()
     here.running = [OTHER]
     here.fail(IN_A_ROW)
@@ -171,9 +167,7 @@ def test_a_quarantine_that_was_wrong_makes_its_experiment_prove_more(worker: Cal
     assert needed == [3, 6, 12, 24]
 
 
-def test_an_experiment_closes_one_device_by_its_word_and_further_ones_only_by_the_rule(
-    worker: Callable[..., Worker], clock: Clock
-) -> None:
+def test_an_experiment_closes_one_device_alone_and_more_by_rule(worker: Callable[..., Worker], clock: Clock) -> None:
     here, there = worker("here"), worker("there")
     here.fail(error=ECC)
     here.fail(5, devices=OTHER, error=ECC)

@@ -1,4 +1,4 @@
-"""A slot is free when its devices' memory is back; a device that stays full takes no trial until it is back."""
+"""A slot is free once its devices' memory is. A full device takes no trial."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from waiting import eventually
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.services.packing.device_memory import KEPT_BYTES, TOLERANCE_BYTES, DeviceMemory
-from mqtune.worker import Impairments, Slot, SlotPlan
-from mqtune.worker.ports import WorkerHooks
+from mqtune.worker import Impairments, Slot, SlotPlan, WorkerHooks
 
 GB = 1_000_000_000
 MB = 1_000_000
@@ -62,7 +61,7 @@ class Watched:
 
     def look(self) -> None:
         """Look at the quarantined devices, as the worker does from time to time."""
-        for look in self.impairments.looks():
+        for look in self.impairments.checks():
             look()
 
     def close(self) -> None:
@@ -102,9 +101,7 @@ def test_a_trial_has_ended_only_when_its_devices_have_what_they_had_before(watch
     assert watched.changes == 0
 
 
-def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
-    watched: Watched, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_device_is_quarantined_until_it_has_memory(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     watched.memory.admit(At(0, ("0",)))
     watched.gpus.now["0"] = 5_100 * MB
 
@@ -162,9 +159,7 @@ def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(
     assert quarantined(watched.impairments) == {"0"}, "the first has left something"
 
 
-def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_memory_is_waited_for(
-    watched: Watched, tmp_path: Path
-) -> None:
+def test_a_kept_process_with_too_much_memory_is_named_and_waited_for(watched: Watched, tmp_path: Path) -> None:
     plan, memory, importers = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",))), watched.memory, Mock()
     hooks = WorkerHooks([memory])
     slots = [
@@ -182,7 +177,7 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
     assert hooks.retires(slots[0]) == "", "it may be the other slot's"
     memory.emptied(slots[1], waits=False)
 
-    turn.settles()
+    turn.note_not_kept()
     turn.end()
     assert quarantined(watched.impairments) == {"0"}
 

@@ -14,8 +14,7 @@ from mqtune.core.timing import Timing
 from mqtune.services.packing.device_memory import DeviceMemory
 from mqtune.services.packing.room import SharedMemory
 from mqtune.services.packing.worker import for_worker
-from mqtune.worker import WorkerSettings, plan_slots
-from mqtune.worker.ports import WorkerHooks
+from mqtune.worker import WorkerHooks, WorkerSettings, plan_slots
 
 
 @pytest.mark.parametrize(

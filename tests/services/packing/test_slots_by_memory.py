@@ -1,4 +1,4 @@
-"""Attempts that share GPUs by memory begin while there is room, in their order, and never ask for more together than a GPU has."""
+"""Attempts share GPUs by memory, in their order and never beyond a GPU's memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from waiting import eventually
 
 from mqtune.core.events import WorkerInfo
 from mqtune.services.packing.room import SharedMemory
-from mqtune.worker import ImpairmentCause, Impairments, Slot, Slots, plan_slots
-from mqtune.worker.ports import AttemptHere, WorkerHooks, WorkerState
+from mqtune.worker import ImpairmentCause, Impairments, Slot, Slots, WorkerHooks, plan_slots
+from mqtune.worker.ports import AttemptHere, WorkerState
 
 GB = 10**9
 
@@ -25,7 +25,7 @@ def asks(gb: float) -> AttemptHere:
 
 
 class Worker:
-    """The slots of a worker with GPUs of 10 GB, and attempts that wait for them in threads of their own."""
+    """The slots of a worker with GPUs of 10 GB, and attempts that wait in threads."""
 
     def __init__(self, folder: Path, gpus: int = 1, most: int = 4) -> None:
         self.impairments = Impairments(lambda: None, clock=lambda: 0.0)
@@ -133,9 +133,7 @@ def test_a_gpu_that_is_quarantined_has_no_room_for_anybody(tmp_path: Path) -> No
     most=st.integers(1, 4),
     steps=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30)), max_size=40),
 )
-def test_no_gpu_is_ever_promised_beyond_its_memory_and_none_with_room_is_refused(
-    tmp_path: Path, gpus: int, most: int, steps: list[tuple[int, int]]
-) -> None:
+def test_no_gpu_is_overbooked_or_left_idle(tmp_path: Path, gpus: int, most: int, steps: list[tuple[int, int]]) -> None:
     worker = Worker(tmp_path, gpus, most)
     running: list[tuple[Slot, int]] = []
 

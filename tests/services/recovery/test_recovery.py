@@ -1,4 +1,4 @@
-"""A driver whose server loses the journal, all of it or its end, puts it back and goes on."""
+"""Drivers restore a journal that their server has lost, all of it or its end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def notice(bench: Bench) -> Bench:
 
 
 def state_of(experiment: Any) -> list[Any]:
-    """What is to be the same after a replay."""
+    """Return the parts of the trials that are the same after a replay."""
     return [
         (
             (t.id, t.status, t.reason, t.reports, t.failures, t.checkpoint, list(t.checkpoints), repr(t.best_value)),
@@ -61,7 +61,7 @@ def state_of(experiment: Any) -> list[Any]:
 
 
 class Moody(Obedient):
-    """Stops some trials, by what they are and how far they came."""
+    """Stops some trials, by their names and sequence numbers."""
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
         stops = random.Random(f"{trial.id} {report.sequence}").random() < 0.1
@@ -83,7 +83,7 @@ def test_an_emptied_server_gets_its_journal_back_and_the_trials_run_again(bench:
     assert [(t.status, t.attempt.number) for t in bench.experiment.trials.values()] == [(TrialStatus.QUEUED, 2)] * 2
     assert bench.backend.published[-2:] == [(ONE, 2), (TWO, 2)]
     assert state_of(bench.replayed()) == state_of(bench.experiment)
-    # The workers of what was lost are refused.
+    # The workers of lost attempts are refused.
     assert bench.told() == FENCED
     assert bench.report(ONE, 1.0) == [FENCED]
     assert bench.trial().reports == 2
@@ -106,9 +106,7 @@ def test_a_dict_that_an_earlier_driver_has_kept_is_put_back(tmp_path: Path, can_
 
 
 @pytest.mark.parametrize("when", ["before", "after", "before and after"])
-def test_an_experiment_whose_first_event_is_lost_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_an_experiment_begins_after_an_early_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     record, read = MemoryJournal.record, MemoryJournal.read
     lost: list[str] = []
 
@@ -235,7 +233,7 @@ def test_a_driver_leaves_what_another_has_made_of_its_server(bench: Bench, caplo
 
 
 def losing_within_writes(lose: Callable[[], None], patch: pytest.MonkeyPatch, rng: random.Random) -> Callable[[], None]:
-    """Return what has the server lose all, by *lose*, within the driver's next write, which is tried again."""
+    """Return a function that has the server lose all within the driver's next write."""
     armed: list[None] = []
 
     def within(write: Callable[..., Any]) -> Callable[..., Any]:
@@ -259,9 +257,7 @@ def losing_within_writes(lose: Callable[[], None], patch: pytest.MonkeyPatch, rn
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_lost_the_experiment_ends_and_replays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_an_experiment_ends_after_any_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = random.Random(seed)
     bench = Bench(tmp_path, slots=3, max_trials=6, scheduler=rng.choice([Obedient, Moody]), lockstep=rng.random() < 0.3)
     bench.step()
@@ -273,7 +269,7 @@ def test_whatever_is_lost_the_experiment_ends_and_replays(
         losses += 1
         to = before if rng.random() < 0.6 else None
         set_back(bench.server, to)
-        # Whoever is set back was away. That nothing is left is noticed all the same.
+        # A server that is set back was away. An empty one is noticed anyway.
         bench.journal.outages += to is not None or rng.random() < 0.5
 
     lose_within = losing_within_writes(lose, monkeypatch, rng)
@@ -322,7 +318,7 @@ def test_requests_are_put_back_where_they_were_and_known_by_their_ids(bench: Ben
 
     first = bench.worker.request(requested("read"))
     bench.step()
-    # What nobody has read is lost with the server; who waits for the answer makes the request again.
+    # Unread requests are lost with the server; their clients repeat them.
     bench.worker.request(requested("lost"))
     set_back(bench.server)
     notice(bench)
@@ -351,16 +347,14 @@ def test_an_answer_and_an_order_to_save_are_given_again(tmp_path: Path) -> None:
 
     # By the same number, so that a trial that has saved since does not save again.
     assert [bench.told(ONE), bench.told(TWO), bench.told(THREE)] == ["save:1", "save:1", answer]
-    # What only an earlier attempt was told is not told again.
+    # Orders to an earlier attempt are not repeated.
     bench.lose(ONE).step().start(ONE)
     bench.journal.outages += 1
     bench.step()
     assert (bench.trial().attempt.number, bench.told(ONE)) == (2, "")
 
 
-def test_a_server_that_is_emptied_as_an_experiment_begins_does_not_get_the_earlier_one_of_its_name(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_emptied_server_gets_no_earlier_experiment_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     catch_up = JournalReader.catch_up
 
     def lose_and_catch_up(reader: JournalReader) -> Any:
@@ -421,6 +415,6 @@ def test_a_server_that_was_set_back_gets_the_end_back(bench: Bench, drives: bool
     assert bench.events()[: len(before)] == before
     assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
     assert bench.trial(TWO).best_value == 0.9
-    # What Redis still has is gone on from.
+    # A checkpoint that Redis still has is used.
     assert (bench.trial(ONE).attempt.checkpoint, bench.of(CheckpointsDropped)) == (kept, [])
     assert state_of(bench.replayed()) == state_of(bench.experiment)

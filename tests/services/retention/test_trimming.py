@@ -1,4 +1,4 @@
-"""A driver moves the oldest entries of its journal into chapters in its store, and no later reader misses one."""
+"""A driver moves its journal's oldest entries into chapters, and no later reader misses one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_server_keeps_the_newest_entries_and_nobody_misses_the_others(bench:
     assert list(JournalFile(bench.folder / "replayed" / JOURNAL_FILE).read())[: len(before)] == before
 
 
-def test_a_full_server_keeps_less_of_a_journal(
+def test_a_full_server_keeps_fewer_bytes(
     tmp_path: Path, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path, store=store, trims=True).step().start(ONE)
@@ -127,7 +127,7 @@ def test_a_store_that_is_away_holds_nothing_up_is_said_once_and_tried_again(
 
 
 @pytest.mark.parametrize("how", ["emptied", "set back"])
-def test_what_is_put_back_while_the_store_is_away_is_put_back_on_the_server_and_leaves_it_later(
+def test_entries_wait_for_an_away_store(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     fill(bench, 4 * SIZE)

@@ -66,7 +66,7 @@ some_slots = st.fixed_dictionaries({queue: st.integers(0, 8) for queue in QUEUES
 
 
 def placed(demands: list[Demand], shares: dict[str, int], slots: dict[str, int]) -> bool:
-    """Whether there is a slot for everybody: each set of queues has as many as those need that fit no others (Hall)."""
+    """Whether everybody has a slot: each set of queues has enough for demands on it alone (Hall)."""
     sets = [frozenset(queue for index, queue in enumerate(QUEUES) if mask >> index & 1) for mask in range(8)]
     return all(
         sum(shares[each.experiment] for each in demands if set(each.queues) <= some) <= sum(slots[q] for q in some)
@@ -105,9 +105,7 @@ some_gangs = st.lists(st.tuples(a_demand, units), max_size=8, unique_by=lambda e
 
 
 @given(some_gangs, some_slots, st.integers(0, 12))
-def test_an_experiment_has_whole_trials_and_nobody_lacks_one_for_which_there_is_room(
-    given_units: list[tuple[Demand, int]], slots: dict[str, int], quota: int
-):
+def test_shares_are_whole_trials(given_units: list[tuple[Demand, int]], slots: dict[str, int], quota: int):
     demands = [replace(each, unit=unit, quotas=("all",)) for each, unit in given_units]
     shares = entitlements(demands, slots, {"all": quota})
 

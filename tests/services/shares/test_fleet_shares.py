@@ -1,4 +1,4 @@
-"""How drivers that share a fleet keep to their shares: the keeper of each, on one table of demands, and many of them in time."""
+"""Drivers that share a fleet keep to their shares, also many of them over time."""
 
 from __future__ import annotations
 
@@ -262,9 +262,7 @@ def test_an_experiment_hears_its_share_when_it_is_first_asked_and_leaves_only_th
     assert set(table.demands) == {"b"}
 
 
-def test_a_backend_reads_its_register_where_the_shares_are_and_hears_that_the_fleet_has_changed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_backend_reads_its_register_with_the_shares_and_hears_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     demands = SimpleNamespace(register=Register(), exchange=lambda name, _: Share(limit=2.0, full=name), left=[])
     demands.leave = demands.left.append
     monkeypatch.setattr(driver, "Demands", lambda *_, **__: demands)

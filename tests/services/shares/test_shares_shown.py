@@ -52,9 +52,7 @@ def test_slots_of_trials_that_nobody_drives_are_shown_and_are_nobodys_to_have():
         ({"priority": "low"}, [{"priority": "high", "wanted": 0}, {"priority": "low"}], "share=2"),
     ],
 )
-def test_what_gives_an_experiment_more_slots_is_said_by_what_it_has_and_by_who_is_before_it(
-    mine: dict[str, Any], others: list[dict[str, Any]], way_out: str
-):
+def test_the_way_to_more_slots_fits_the_demands(mine: dict[str, Any], others: list[dict[str, Any]], way_out: str):
     rivals = [wants(f"other{number}", **{"wanted": 8, "running": 1, **each}) for number, each in enumerate(others)]
     table = Table([wants(busy_as("x"), 8, 0, **mine), *rivals], {})
 

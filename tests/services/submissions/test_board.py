@@ -68,9 +68,7 @@ def state(there: Submissions, name: str = "sweep") -> Any:
     return found
 
 
-def test_what_was_submitted_waits_is_taken_once_and_has_ended_when_its_worker_says_so(
-    there: Submissions, client: redis.Redis
-):
+def test_a_submission_waits_is_taken_once_and_ends_with_its_run(there: Submissions, client: redis.Redis):
     submit(there, "first")
     submit(there)
     assert there.due() == ["first", "sweep"]
@@ -97,9 +95,7 @@ def test_what_was_submitted_waits_is_taken_once_and_has_ended_when_its_worker_sa
     assert (ended.how, ended.reason, there.due()) == ("stopped", "by ada", ["first"])
 
 
-def test_a_submission_whose_worker_is_gone_runs_on_another_and_the_first_one_is_not_heard_any_more(
-    there: Submissions, client: RedisClient
-):
+def test_a_lost_submission_runs_elsewhere_and_fences_its_first_worker(there: Submissions, client: RedisClient):
     # For workers whose hold runs out soon.
     client.timing = Timing(lock_s=0.05)
     briefly = Submissions(client, patience_s=5)
@@ -117,9 +113,7 @@ def test_a_submission_whose_worker_is_gone_runs_on_another_and_the_first_one_is_
     assert there.keep("sweep", token) == ""
 
 
-def test_runs_that_are_lost_soon_after_their_begin_end_a_submission_and_those_that_are_given_back_never_do(
-    there: Submissions, client: RedisClient
-):
+def test_quickly_lost_runs_end_a_submission_and_returned_runs_do_not(there: Submissions, client: RedisClient):
     submit(there)
     for _ in range(2 * MOST_SHORT):
         there.leave("sweep", take(there)[1], "again", code=None, reason="drained", output="")
@@ -170,13 +164,11 @@ def test_who_may_write_to_the_server_and_has_no_key_has_nothing_else_run(there: 
         take(there)[0].submission(KEY[::-1])
     # A signature is for one name alone.
     client.hset(ExperimentKeys("other").submission, mapping=signed)
-    with pytest.raises(CodeRefused, match="it is 'sweep' in its description"):
+    with pytest.raises(CodeRefused, match="its description is of 'sweep'"):
         take(there, name="other")[0].submission(KEY)
 
 
-def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_runs(
-    there: Submissions, client: redis.Redis
-):
+def test_workers_that_may_not_run_a_submission_are_known_until_it_runs(there: Submissions, client: redis.Redis):
     def refused() -> tuple[tuple[str, ...], str]:
         found = state(there)
         assert (found.state, found.run) == ("waiting", 0)
@@ -211,9 +203,7 @@ def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_
     assert there.signed("gone") is None
 
 
-def test_a_full_server_lets_a_submission_be_kept_ended_and_stopped_and_takes_no_other(
-    there: Submissions, client: redis.Redis
-):
+def test_a_full_server_keeps_ends_and_stops_submissions_but_takes_none(there: Submissions, client: redis.Redis):
     submit(there, "ended")
     there.leave("ended", take(there, name="ended")[1], "failed", code=1, reason="exit code 1", output="")
     for name in ("kept", "ends", "stops"):

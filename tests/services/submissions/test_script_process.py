@@ -45,9 +45,7 @@ def test_its_secrets_are_in_its_environment_and_not_in_the_one_that_others_see(t
         ("import mqtune.core.errors as e; raise e.NameTaken('another one')", 1, "another one\n"),
     ],
 )
-def test_its_exit_code_says_how_it_ended_and_its_traceback_begins_with_it(
-    tmp_path: Path, source: str, code: int, said: str
-):
+def test_its_exit_code_and_traceback_say_how_it_ended(tmp_path: Path, source: str, code: int, said: str):
     done = run(tmp_path / "own.py", source)
     assert done.returncode == code
     assert done.stderr.endswith(said)

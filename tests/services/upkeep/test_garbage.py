@@ -1,4 +1,4 @@
-"""``mqtune gc``: what belongs to nothing goes, and what may be somebody's stays."""
+"""``mqtune gc`` deletes orphans and leaves everything that may have an owner."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(*arguments: str, code: int = 0) -> str:
 
 
 def begin(client: Any, name: str, definition: bytes | None = None) -> None:
-    """Have a driver that has written nothing yet; or one that has written a definition, and has ended."""
+    """Have a driver that has written nothing yet, or one with a definition that has ended."""
     journal = RedisJournal(client, name, patience_s=5)
     journal.lock(f"{name}'s", "somebody elsewhere", Timing().lock_s)
     if definition is not None:
@@ -59,7 +59,7 @@ def home(mqtune_home: Path) -> Path:
 
 @pytest.fixture
 def _left(redis_client: Any, redis_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server with what interrupted deletions leave, beside what looks like it and is somebody's."""
+    """A server with orphans of interrupted deletions, beside owned keys that look like them."""
     monkeypatch.setenv("MQTUNE_BROKER", redis_server.url)
     begin(redis_client, "cut")
     RedisJournal(redis_client, "cut").unlock("cut's")
@@ -72,7 +72,7 @@ def _left(redis_client: Any, redis_server: EmbeddedServer, monkeypatch: pytest.M
         redis_client.hset(ExperimentKeys(name).trial("0001"), "attempt", "1")
         redis_client.rpush(QUEUE, message(f"{name}/0001/1"))
     redis_client.hset(ExperimentKeys("gone").checkpoints, "0001-1-1", b"x" * 5000)
-    # A driver puts back what the server has lost.
+    # A driver restores the server's lost entries.
     redis_client.xadd(ExperimentKeys("comes-back").restored("mark"), {"e": b"event"})
     redis_client.rpush(QUEUE, message("gone/0001/1", "another.task"), "no json")
 
@@ -117,9 +117,7 @@ def test_what_somebody_begins_to_use_meanwhile_is_kept(redis_client: Any, redis_
 
 
 @pytest.mark.usefixtures("_left")
-def test_an_account_deletes_what_it_may_and_is_told_what_it_can_not_see(
-    redis_client: Any, redis_server: EmbeddedServer
-) -> None:
+def test_an_account_deletes_its_own_and_hears_what_is_hidden(redis_client: Any, redis_server: EmbeddedServer) -> None:
     before = names_and_keys(redis_client)
     with contextlib.closing(Accounts(redis_server.url)) as accounts:
         monitor, driver = accounts.make("monitor"), accounts.make("driver")
@@ -135,9 +133,7 @@ def test_an_account_deletes_what_it_may_and_is_told_what_it_can_not_see(
     assert ExperimentKeys("gone").trial("0001") in names_and_keys(redis_client)
 
 
-def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
-    redis_client: Any, redis_server: EmbeddedServer, home: Path, tmp_path: Path
-) -> None:
+def test_orphaned_checkpoints_go(redis_client: Any, redis_server: EmbeddedServer, home: Path, tmp_path: Path) -> None:
     place = tmp_path / "shared"
 
     def saved(name: str, *tenants: Tenant) -> CheckpointStore:

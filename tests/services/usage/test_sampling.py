@@ -1,4 +1,4 @@
-"""A worker samples what its attempts use: which figures come of it, when it warns, and that nobody waits for it."""
+"""A worker samples the use of its attempts: figures, warnings, and no wait for them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def sampler(
     is_strict: bool = False,
     clock: Any = time,
 ) -> UsageSampler:
-    """The sampler of devices that are used so. Slots share the memory of devices whose processes are known."""
+    """The sampler of devices with this use. Slots share devices with known processes."""
     offer = Resources(gpu_memory_gb=0 if processes is None else 80)
     plan = SlotPlan(offer=offer, devices=tuple(slots))
     devices = Mock(**{"use.return_value": uses, "processes.return_value": processes or {}})
@@ -127,8 +127,8 @@ def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: 
     assert board.write.call_count == 1
     assert [record.getMessage() for record in caplog.records] == [
         (
-            "this worker's account may not write what its trials use, which is seen only when they have ended: make it again with what "
-            "`mqtune fleet acl` of this version prints"
+            "this worker's account may not write the resource use of running trials, so it is known only after they "
+            "have ended: create the account again with the rules that `mqtune fleet acl` of this version prints"
         )
     ]
     run.waited_s = 7.0
@@ -138,9 +138,7 @@ def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: 
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
-def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_for_is_named_and_ended_where_that_is_strict(
-    caplog: pytest.LogCaptureFixture, is_strict: bool
-) -> None:
+def test_a_trial_with_too_much_gpu_memory_is_named_or_ended(caplog: pytest.LogCaptureFixture, is_strict: bool) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         family = {os.getpid(): 3_000_000_000, child.pid: 5_100_000_000}
         greedy, modest = Run(shared_bytes=8_000_000_000), Run(shared_bytes=9_000_000_000)

@@ -1,4 +1,4 @@
-"""To which queue an attempt goes, and what a backend says of its fleet; the broker and the register are pretended."""
+"""The queues of attempts, and a backend's texts about its fleet, with a fake broker."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_attempt_goes_where_what_it_asks_for_by_its_config_is_offered(world
     backend.publish_all([Offer(TrialId(name), 1, {}) for name in names(1, 2, 3)])
 
     assert (world.waiting(one), world.waiting(two)) == (names(2), names(1, 3))
-    # A free slot of the other kind is none for it.
+    # It can't use a free slot of the other kind.
     assert backend.queued() == keys(1, 2, 3)
 
 
@@ -136,26 +136,17 @@ def test_a_slot_that_another_experiment_has_is_not_free(world: World) -> None:
     assert (backend.offered(Resources(gpus=1)), backend.free(Resources(gpus=1))) == (3, 1)
 
 
-def test_workers_of_another_minor_version_are_warned_of_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.join(Resources(gpus=1), 1)
+def test_workers_of_another_version_offer_nothing_and_warn_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.join(Resources(gpus=1), 1, version="99.1.0")
     backend = backend_of(Resources(gpus=1))
     backend.refresh()
 
-    (warning,) = [record.getMessage() for record in caplog.records if "99.1.0" in record.getMessage()]
-    assert f"takes no trial of this driver, which is {__version__}" in warning
-    assert "docs/how-to/upgrade.md" in warning
-
-
-def test_workers_of_another_minor_version_offer_nothing(world: World) -> None:
-    world.join(Resources(gpus=1), 1, version="99.1.0")
-    backend = backend_of(Resources(gpus=1))
-
-    assert backend.slots == 0
-    assert backend.has_gpus() is None
+    assert (backend.slots, backend.offered(Resources(gpus=1)), backend.has_gpus()) == (0, 0, None)
     assert backend.resource_string() == "no worker"
-    assert backend.offered(Resources(gpus=1)) == 0
     assert f"mqtune 99.1.0. This driver is mqtune {__version__}." in backend.why_no_slot()
+    (warning,) = [record.getMessage() for record in caplog.records if "99.1.0" in record.getMessage()]
+    assert f"takes no trial of this driver, which has {__version__}" in warning
+    assert "docs/how-to/upgrade.md" in warning
 
 
 def test_a_worker_whose_description_makes_no_sense_is_left_out(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -196,7 +187,7 @@ def test_a_driver_that_brings_code_says_which_workers_take_it(world: World) -> N
     assert "`mqtune worker --accept-code --broker" in backend.why_no_slot()
     world.join(Resources(cpus=2), 1)
     backend.refresh()
-    assert "takes the code that this driver brings if it is started with --accept-code" in backend.why_no_slot()
+    assert "Only workers started with --accept-code take it" in backend.why_no_slot()
     world.join(Resources(cpus=1, tags=[ACCEPTS_TAG]), 1)
     backend.refresh()
     assert "--accept-code" not in backend.why_no_slot()
@@ -211,7 +202,7 @@ def test_the_account_of_a_team_publishes_to_workers_of_the_team_alone(world: Wor
 
     assert world.sent == [], "others would read its config there"
     assert backend.slots == 0
-    assert "worker everybodys@h serves all experiments, and this account is for one team" in backend.why_no_slot()
+    assert "worker everybodys@h serves all experiments, but this account belongs to one team" in backend.why_no_slot()
     world.join(LARGE, 1, experiments="x*")
     backend.refresh()
     publish(backend, 1)

@@ -129,7 +129,7 @@ def test_a_simulation_that_stands_still_says_so() -> None:
     driver = simulation.driver()
     simulation.backend.fleet.most_idle_waits = 100
     steps = (driver.step(10.0) for _ in range(200))
-    with pytest.raises(MqtuneError, match=r"can't continue.* 0 attempts wait for 4 workers"):
+    with pytest.raises(MqtuneError, match=r"can't continue.* 0 attempts wait, and 4 workers are alive"):
         list(steps)
 
 
@@ -162,7 +162,7 @@ def test_nobody_goes_on_with_a_journal_that_was_not_kept() -> None:
         ({"reports": [{"loss": 1}]}, "seconds in row 0 of the table is None"),
         ({"reports": [3]}, "row 0 of the table is 3"),
         ({"reports": b"lr"}, "is neither a function"),
-        ({"reports": {"seconds": [1], "loss": [1, 2]}}, "not lists of one length"),
+        ({"reports": {"seconds": [1], "loss": [1, 2]}}, "not lists of equal length"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], text: str) -> None:
@@ -216,9 +216,7 @@ def test_a_config_that_the_table_does_not_have_fails_its_trial(name: str, text: 
     ("asked", "status"),
     [(("set", {"journal_mb": 1}), TrialStatus.COMPLETED), (("end", {"now": True}), TrialStatus.EARLY_STOPPED)],
 )
-def test_trials_wait_with_their_reports_while_the_journal_is_full_until_it_has_room_or_they_are_stopped(
-    asked: tuple[str, dict[str, Any]], status: TrialStatus
-) -> None:
+def test_trials_with_reports_wait_for_a_full_journal(asked: tuple[str, dict[str, Any]], status: TrialStatus) -> None:
     simulation = Simulation(Simulated(curve(30)), run_options=RunOptions(journal_mb=0.001))
     driver = simulation.driver()
     while "journal is full" not in driver.waiting_for:

@@ -25,7 +25,7 @@ from mqtune.core.errors import (
 from mqtune.testing.stores import files_in, saved_id, write_files
 
 FILES = {"model": b"m" * 100, "layers/0": b"0", "layers/1": b"", "run": b"#!/bin/sh"}
-#: What changes a folder, or opens or flushes something.
+#: Calls that change a folder, or open or flush something.
 STEPS = ("open", "write", "readv", "fsync", "close", "mkdir", "rename", "unlink", "rmdir", "scandir")
 
 
@@ -47,7 +47,7 @@ def source(tmp_path: Path) -> Path:
 
 @contextmanager
 def failing_at(step: int, failure: Callable[[], BaseException], *, is_death: bool) -> Iterator[list[str]]:
-    """Have the *step*-th call of the system fail; after a death each later one too, as a dead process cleans nothing up."""
+    """Have the *step*-th call of the system fail, and after a death each later one."""
     calls: list[str] = []
     patch = pytest.MonkeyPatch()
 
@@ -83,7 +83,7 @@ def left_in_staging(store: CheckpointStore) -> list[str]:
 
 
 @pytest.mark.parametrize("is_queued", [False, True])
-def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
+def test_a_dead_save_leaves_all_or_none(
     store: CheckpointStore, source: Path, tmp_path: Path, *, is_queued: bool
 ) -> None:
     def given() -> Path:
@@ -158,7 +158,7 @@ def test_a_fetch_that_fails_at_any_step_leaves_nothing(store: CheckpointStore, s
             pytest.raises((StoreUnavailable, CheckpointBroken), match="No space left") as caught,
         ):
             store.fetch(saved_id(), tmp_path / "target")
-        of_target += "target" in str(caught.value) and "make room" in str(caught.value)
+        of_target += "target" in str(caught.value) and "free space there" in str(caught.value)
         assert set(tmp_path.iterdir()) == here
 
     assert of_target > 0
@@ -220,9 +220,7 @@ def test_every_method_says_that_its_store_is_gone(store: CheckpointStore, source
         lambda: store.save(saved_id(), source, {}),
         lambda: store.fetch(saved_id(), tmp_path / "target"),
     ):
-        with pytest.raises(
-            StoreUnavailable, match=r"on \S+ (can't .*mounted|finds no checkpoint store at .*store.*mount)"
-        ):
+        with pytest.raises(StoreUnavailable, match=r"on \S+ (can't .*|finds no checkpoint store .*)mount"):
             ask()
     with pytest.raises(StoreUnavailable, match="finds no checkpoint store"):
         open_store(f"{tmp_path}/store").check()
@@ -283,12 +281,10 @@ def test_a_spoilt_manifest(
     assert store.ids() == []
 
 
-def test_a_manifest_of_another_checkpoint_or_of_a_later_version_is_said_to_be_that_and_without_one_there_is_none(
-    store: CheckpointStore, source: Path, tmp_path: Path
-) -> None:
+def test_a_foreign_later_or_missing_manifest_is_named(store: CheckpointStore, source: Path, tmp_path: Path) -> None:
     store.save(saved_id(2), source, {})
     (tmp_path / "store" / saved_id(2)).rename(tmp_path / "store" / saved_id())
-    with pytest.raises(CheckpointBroken, match=f"that of checkpoint {saved_id(2)}"):
+    with pytest.raises(CheckpointBroken, match=f"belongs to checkpoint {saved_id(2)}"):
         store.fetch(saved_id(), tmp_path / "target")
     manifest = json.loads(manifest_of(store).read_bytes())
     manifest_of(store).write_text(json.dumps({"version": 3, "new": manifest}))
@@ -324,11 +320,11 @@ def test_a_pipe_in_place_of_a_file_is_an_error_and_nothing_waits_for_it(
             with pytest.raises(error, match="it is not a regular file"):
                 reading.result(DEADLINE_S)
         finally:
-            # What waits for a writer finds one.
+            # A reader that waits for a writer finds one.
             os.close(os.open(place, os.O_RDWR | os.O_NONBLOCK))
 
 
-def test_a_folder_that_changes_while_it_is_saved_gives_what_was_read_or_an_error(
+def test_a_changing_folder_is_saved_as_read(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write_files(tmp_path / "source", {"a": b"1", "b": b"2"})
@@ -340,7 +336,7 @@ def test_a_folder_that_changes_while_it_is_saved_gives_what_was_read_or_an_error
         return real(descriptor, buffers)
 
     monkeypatch.setattr(os, "readv", grow)
-    with pytest.raises(ConfigurationError, match=r"source/b.*left alone until"):
+    with pytest.raises(ConfigurationError, match=r"source/b.*don't change .* until"):
         store.save(saved_id(), source, {})
     write_files(source, {"b": b"2"})
     (source / "b").unlink()

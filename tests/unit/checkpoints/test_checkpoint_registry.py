@@ -65,9 +65,7 @@ def test_each_experiment_has_a_store_of_its_own_below_a_place(place: str, url: s
     assert experiment_url(place, "x") == url
 
 
-def test_a_relative_path_is_below_the_current_folder_and_a_place_that_makes_no_sense_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_below_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     assert open_store("checkpoints").describe() == f"{tmp_path}/checkpoints"
@@ -187,9 +185,7 @@ def test_two_packages_for_one_scheme_are_refused_with_both_names(install: Callab
     install("shelf", "Shelf")
     install("shelf", "fails", "other-shelves")
 
-    with pytest.raises(
-        ConfigurationError, match=r"more than one .*mqtune-shelves 1\.2 .*other-shelves 1\.2 .*uninstall"
-    ):
+    with pytest.raises(ConfigurationError, match=r"more than one .*mqtune-shelves .*other-shelves .*uninstall"):
         open_store("shelf://a")
 
 
@@ -281,9 +277,7 @@ def test_a_remote_save_that_fails_at_any_step_leaves_nothing(
     assert failed > counting.calls / 2
 
 
-def test_nothing_is_swept_where_a_store_does_not_know_times_of_change(
-    memory_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_without_times_of_change_sweeps_nothing(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def modified(*_: object) -> None:
         raise NotImplementedError
 
@@ -313,7 +307,7 @@ def test_what_a_killed_remote_save_left_is_swept(memory_url: str, tmp_path: Path
 
     store.fetch(saved_id(1), tmp_path / "target")
     assert files_in(tmp_path / "target") == {"a": b"1"}
-    # One that lost a race leaves nothing.
+    # A save that lost a race leaves nothing.
     with pytest.raises(CheckpointExists):
         store.save(saved_id(1), write_files(tmp_path / "second", {"a": b"2"}), {})
     store.save(saved_id(1), source, {})

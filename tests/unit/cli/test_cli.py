@@ -1,17 +1,15 @@
-"""What commands say before they do anything."""
+"""The texts of commands before they do anything."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-import click
 import pytest
 from book import Book
 from click.testing import CliRunner
@@ -20,9 +18,6 @@ from simulation import tuner_on
 import mqtune
 from mqtune.cli import SECTIONS, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
-from mqtune.core.events import AttemptStarted
-from mqtune.core.trial import TrialId
-from mqtune.journal import made_mark, output_path
 
 VERBS: Final = [verb for verbs in SECTIONS.values() for verb in verbs]
 
@@ -60,23 +55,23 @@ def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said
         (["show", "mine", "1", "--follow"], "mqtune logs mine 1 --follow"),
         (
             ["stop", "mine"],
-            "name the trials, or all, or give --where or --status; to end the experiment: mqtune end mine",
+            "name trials, or all, or give --where or --status; to end the experiment: mqtune end mine",
         ),
-        (["resume", "mine"], "name the trials, or all, or give --where or --status"),
+        (["resume", "mine"], "name trials, or all, or give --where or --status"),
         (["label", "mine", "1"], "give --tag, --untag, --note or --notes"),
         (["tell", "mine", "1", "loss=1", "--config", "x=1"], "give either TRIAL or the --config of a new trial"),
         (["logs", "mine", "driver", "--stderr"], "leave out --stderr and --attempt"),
         (["export", "mine", "--format", "mqtune"], "mqtune can't be written to a terminal; give --output FILE"),
         (["export", "mine", "--format", "optuna"], "optuna can't be written to a terminal; give --output FILE"),
-        (["export", "mine", "-o", "t.xlsx"], "t.xlsx: there is no format for names that end with .xlsx"),
-        (["export", "mine", "-o", "t.json"], "give .csv, .jsonl or .parquet, or --format"),
+        (["export", "mine", "-o", "t.xlsx"], "t.xlsx: no format has the ending .xlsx"),
+        (["export", "mine", "-o", "t.json"], "end the name with .csv, .jsonl or .parquet, or give --format"),
         (["archive"], "give the NAME of an experiment, or --ended TIME"),
-        (["gc", "--ended", "30d"], "--ended is for the experiments of a broker"),
+        (["gc", "--ended", "30d"], "--ended needs the broker that has the experiments"),
         (["fleet", "--only", "queues", "quota"], "options follow the verb: mqtune fleet quota … --only"),
         (["fleet"], "Missing option '--broker'"),
         (["fleet", "drian", "w"], "No such command 'drian'. Did you mean 'drain' or 'undrain'?"),
         (["fleet", "undrain", "w", "--broker", "redis://h"], "'w' names no device, such as w:0"),
-        (["fleet", "quota", "--share", "2", "--broker", "redis://h"], "a cap is for a PATTERN of experiments"),
+        (["fleet", "quota", "--share", "2", "--broker", "redis://h"], "a cap needs a PATTERN of experiments"),
     ],
 )
 def test_a_wrong_command_is_refused_with_the_right_one(mqtune_home: Path, arguments: list[str], said: str) -> None:
@@ -107,36 +102,6 @@ def test_the_fleet_has_verbs_of_its_own(verb: str) -> None:
     assert f"  {verb} " in CliRunner().invoke(group, ["fleet", "--help"]).output
 
 
-def test_delete_has_few_options() -> None:
-    command = group.get_command(group.make_context("mqtune", [], resilient_parsing=True), "delete")
-
-    assert command is not None
-    assert len([each for each in command.params if isinstance(each, click.Option)]) == 5
-
-
-def test_show_prints_no_file_but_the_trials_output_whatever_its_journal_says(mqtune_home: Path, tmp_path: Path) -> None:
-    # An account that may append to the journal chooses the path, the host and the mark there.
-    (tmp_path / "id_rsa").write_text("secret")
-    root = mqtune_home / "logs"
-    printed = output_path(root, "mine", "0002", 1, "stdout")
-    printed.parent.mkdir(parents=True)
-    printed.write_text("printed by the trial")
-    book = Book(mqtune_home / "mine")
-    for trial, path in (("0001", tmp_path / "id_rsa"), ("0002", printed)):
-        book.stage(trial, start=False)
-        output = {
-            "stdout_path": str(path),
-            "stderr_path": str(root / ".." / ".." / "id_rsa"),
-            "log_mark": made_mark(root),
-        }
-        place = {"worker": "w1@host", "host": socket.gethostname(), "devices": ["0"], "at": book.now}
-        book.write(AttemptStarted(trial=TrialId(trial), attempt=1, **place, **output).encode())
-    book.save()
-
-    assert "secret" not in said("show", "mine", "1")
-    assert "printed by the trial" in said("show", "mine", "2")
-
-
 def curve(config: dict[str, float]) -> list[tuple[float, dict[str, float]]]:
     return [(1.0, {"loss": config["lr"] / step}) for step in (1, 2, 3)]
 
@@ -149,7 +114,7 @@ def said(*arguments: str) -> str:
 
 @pytest.fixture
 def _mine(mqtune_home: Path) -> None:
-    """An experiment that is under way: one trial has ended, one runs, and their names and metrics would steer a terminal."""
+    """A running experiment with an ended trial, and with texts that would steer a terminal."""
     book = Book(mqtune_home / "mine")
     book.run("0001", 0.5, 0.25, config={"lr": 0.1, "note": "\x1b[2J"})
     book.stage("0002", {"lr": 0.2, "note": "plain"})
@@ -188,10 +153,10 @@ def test_an_imported_experiment_has_no_driver_and_can_be_deleted(
     done = CliRunner().invoke(group, [verb, "b", "1"])
 
     assert isinstance(done.exception, ConfigurationError)
-    assert "alone, as it was imported, archived or simulated" in str(done.exception)
+    assert "was imported, archived or simulated" in str(done.exception)
     assert str(done.exception).endswith("To delete it: mqtune delete b")
     missing = CliRunner().invoke(group, ["logs", "b", "1"]).exception
-    assert "was imported, archived or simulated, and so has no output of trial 0001" in str(missing)
+    assert "was imported, archived or simulated: trial 0001 has no output" in str(missing)
     assert "is deleted" in said("delete", "b", "--yes")
     assert not (mqtune_home / "b").exists()
 
@@ -316,7 +281,7 @@ def test_an_export_to_a_logger_writes_what_the_tool_lacks(tmp_path: Path) -> Non
     assert sorted(each.name for each in (tmp_path / "odd").iterdir()) == ["0001", "0002", "0003"]
     assert all(len([*run.glob("*.mqtune")]) == 1 for run in (tmp_path / "odd").iterdir())
     unknown = CliRunner().invoke(group, ["export", "odd", "--to", "x"]).stderr
-    assert "unknown tool 'x'; there are mlflow, opentelemetry, tensorboard, wandb" in unknown
+    assert "unknown tool 'x'; tools are mlflow, opentelemetry, tensorboard, wandb" in unknown
     (tmp_path / "file").touch()
     with pytest.raises(MqtuneError, match=r"TensorBoard: .*file"):
         CliRunner().invoke(group, ["export", "odd", "--to", f"tensorboard={tmp_path}/file"], catch_exceptions=False)

@@ -37,46 +37,26 @@ def write_demo(home: Path, name: str, outcome: str, *, has_server: bool = True) 
         (home / name / SERVER_FOLDER).mkdir()
 
 
-def test_a_first_demo_has_the_number_1(demos: list[str]) -> None:
-    run_demo()
+@pytest.mark.parametrize(
+    ("written", "options", "name"),
+    [
+        ({}, [], "demo-1"),
+        *(({"demo-7": outcome}, [], "demo-7") for outcome in ("interrupted", "failed", "")),
+        ({"demo-1": "finished"}, [], "demo-2"),
+        # Only the newest one continues.
+        ({"demo-1": "interrupted", "demo-2": "finished"}, [], "demo-3"),
+        ({"demo-1": "interrupted"}, ["--name", "shown"], "shown"),
+    ],
+)
+def test_an_unfinished_demo_continues_and_else_a_new_one_begins(
+    demos: list[str], mqtune_home: Path, written: dict[str, str], options: list[str], name: str
+) -> None:
+    for earlier, outcome in written.items():
+        write_demo(mqtune_home, earlier, outcome)
 
-    assert demos == ["demo-1"]
+    run_demo(*options)
 
-
-@pytest.mark.parametrize("outcome", ["interrupted", "failed", ""])
-def test_an_unfinished_demo_continues(outcome: str, demos: list[str], mqtune_home: Path) -> None:
-    write_demo(mqtune_home, "demo-7", outcome)
-
-    run_demo()
-
-    assert demos == ["demo-7"]
-
-
-def test_after_a_finished_demo_a_new_one_begins(demos: list[str], mqtune_home: Path) -> None:
-    write_demo(mqtune_home, "demo-1", "finished")
-
-    run_demo()
-
-    assert demos == ["demo-2"]
-
-
-def test_only_the_newest_demo_continues(demos: list[str], mqtune_home: Path) -> None:
-    write_demo(mqtune_home, "demo-1", "interrupted")
-    write_demo(mqtune_home, "demo-2", "finished")
-
-    run_demo()
-
-    assert demos == ["demo-3"]
-
-
-def test_a_demo_with_a_driver_is_left_alone(demos: list[str], mqtune_home: Path) -> None:
-    write_demo(mqtune_home, "demo-1", "")
-
-    with (mqtune_home / "demo-1" / JOURNAL_FILE).open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        run_demo()
-
-    assert demos == ["demo-2"]
+    assert demos == [name]
 
 
 def test_a_demo_on_a_broker_is_left_alone(demos: list[str], mqtune_home: Path) -> None:
@@ -87,9 +67,11 @@ def test_a_demo_on_a_broker_is_left_alone(demos: list[str], mqtune_home: Path) -
     assert demos == ["demo-2"]
 
 
-def test_a_demo_has_the_given_name(demos: list[str], mqtune_home: Path) -> None:
-    write_demo(mqtune_home, "demo-1", "interrupted")
+def test_a_demo_with_a_driver_is_left_alone(demos: list[str], mqtune_home: Path) -> None:
+    write_demo(mqtune_home, "demo-1", "")
 
-    run_demo("--name", "shown")
+    with (mqtune_home / "demo-1" / JOURNAL_FILE).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        run_demo()
 
-    assert demos == ["shown"]
+    assert demos == ["demo-2"]

@@ -131,9 +131,7 @@ def test_what_a_server_says_of_its_memory_is_judged() -> None:
         (__version__, [impairment()], "warning"),
     ],
 )
-def test_a_worker_of_another_version_is_a_problem(
-    version: str, impairments: list[Impairment], state: str | None
-) -> None:
+def test_another_version_is_a_problem(version: str, impairments: list[Impairment], state: str | None) -> None:
     found = doctor.check_worker(worker(version=version, impairments=impairments))
 
     assert (found and found.state) == state

@@ -61,9 +61,7 @@ def test_the_points_are_printed_or_written_as_json():
         (["yours"], ConfigurationError, "no experiment 'yours'"),
     ],
 )
-def test_what_can_not_be_drawn_leaves_no_file(
-    arguments: list[str], error: type[MqtuneError], text: str, tmp_path: Path
-):
+def test_no_picture_leaves_no_file(arguments: list[str], error: type[MqtuneError], text: str, tmp_path: Path):
     with pytest.raises(error, match=text):
         CliRunner().invoke(group, ["plot", *arguments], catch_exceptions=False)
 

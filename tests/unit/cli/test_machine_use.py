@@ -99,14 +99,14 @@ def test_figures_are_a_line_of_what_is_known_and_say_when_they_are_those_of_a_sh
 def test_a_trial_that_leaves_its_gpu_idle_is_warned_of_while_it_runs_and_afterwards() -> None:
     ended = Attempt(1, 1.0, started_at=2.0, end=AttemptEnd.COMPLETED, usage={"gpu_idle_s": 1390.0})
 
-    assert shown.warning_of(RUNNING, IDLE) == "attempt 2 holds device 0 and leaves it idle for 23 min 10 s"
+    assert shown.warning_of(RUNNING, IDLE) == "attempt 2 has device 0 and has left it idle for 23 min 10 s"
     assert shown.warning_of(RUNNING, USE) == shown.warning_of(RUNNING, None) == ""
-    assert shown.warning_of(ended, None) == "attempt 1 has left a device idle for 23 min 10 s at a stretch"
+    assert shown.warning_of(ended, None) == "attempt 1 left a device idle for 23 min 10 s without a break"
     greedy = replace(ended, usage={"gpu_memory_bytes_peak": 8.1 * GB, "gpu_memory_bytes_asked": 6.0 * GB})
-    assert shown.warning_of(greedy, None) == "attempt 1 has taken 8.1 GB of its GPU's memory, and had asked for 6.0 GB"
+    assert shown.warning_of(greedy, None) == "attempt 1 has used 8.1 GB of its GPU's memory, but asked for 6.0 GB"
     assert shown.usage_text(greedy.usage) == "GPU up to 8.1 GB, and it asked for 6.0 GB"
     # What is still in Redis of an attempt that has ended meanwhile.
     assert shown.warning_of(ended, IDLE) == shown.warning_of(ended, None)
     many = {f"{number:04}": replaced(IDLE, idle={"0": 600.0 + number}) for number in range(12)}
     lines = shown.idle_warnings({"1": USE, **many})
-    assert (lines[0], lines[-1], len(lines)) == ("trial 0011 leaves its GPU idle for 10 min 11 s", "… and 2 more", 11)
+    assert (lines[0], lines[-1], len(lines)) == ("trial 0011 has left its GPU idle for 10 min 11 s", "… and 2 more", 11)

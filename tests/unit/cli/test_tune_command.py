@@ -1,4 +1,4 @@
-"""What `mqtune tune` makes of its command line, and its errors before anything starts."""
+"""The plans that `mqtune tune` makes of its command line, and its errors before a start."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_program_is_found_behind_its_interpreter(words: list[str], program: 
         (["sh", "data.sh"], r"run: chmod \+x data.sh"),
         (["sh", "train.R"], "begin it with a line #!/usr/bin/env sh"),
         (["sh", "-c", "true"], r'two lines, #!/bin/sh and exec sh -c true … "\$@"'),
-        (["env", "-i", "python", "train.py"], "trials have no such option"),
+        (["env", "-i", "python", "train.py"], "trials can't have options of env"),
     ],
 )
 def test_a_program_that_trials_can_not_run_is_refused_with_the_way_out(words: list[str], message: str) -> None:
@@ -100,16 +100,16 @@ def test_a_program_that_trials_can_not_run_is_refused_with_the_way_out(words: li
         (["--lr", "1"], 2, "The program and its options come last, behind --: mqtune tune --max-trials 50"),
         (["--max-trials", "3", "--", "train.py", "--lr", LR], 1, "the metric is missing; give --minimize METRIC"),
         (["--minimize", "loss", "--", "train.py", "--lr", LR], 1, "the number of trials is missing; give --max-trials N"),
-        (["--minimize", "loss", "--maximize", "loss", "--", "train.py", "--lr", LR], 1, "give one of both"),
+        (["--minimize", "loss", "--maximize", "loss", "--", "train.py", "--lr", LR], 1, "give one of the options"),
         (["--minimize", "loss", "--", "train.py", "--lr", "0.1"], 1, "has no domain to search; write one in place of a value"),
         (["--minimize", "loss", "--", "train.py", "--lr", "~lognormal(1, 2)"], 2, "do you mean"),
-        (["--minimize", "loss", "--pattern", r"(?P<los>\S+)", "--", "train.py", "--lr", LR], 1, "no --pattern has a group (?P<loss>…); there are 'los'"),
+        (["--minimize", "loss", "--pattern", r"(?P<los>\S+)", "--", "train.py", "--lr", LR], 1, "no --pattern has a group (?P<loss>…); their groups are 'los'"),
         (["--minimize", "val/loss", "--pattern", r"(?P<los>\S+)", "--", "train.py", "--lr", LR], 1, "name it val_loss, and give val_loss to --minimize"),
         (["--minimize", "1st/loss", "--pattern", r"(?P<los>\S+)", "--", "train.py", "--lr", LR], 1, "name it _1st_loss"),
         (["--minimize", "loss", "--pattern", "loss", "--", "train.py", "--lr", LR], 1, "name its group"),
-        (["--minimize", "loss", "--fixed", "wd=1", "--", "train.py", "--lr", LR], 1, "--fixed wd: the command has no such parameter, but 'lr'"),
+        (["--minimize", "loss", "--fixed", "wd=1", "--", "train.py", "--lr", LR], 1, "--fixed wd: the command has no such parameter, only 'lr'"),
         (["--minimize", "loss", "--fixed", "lr", "--", "train.py", "--lr", LR], 1, "write --fixed NAME=VALUE"),
-        (["--minimize", "loss", "--max-trials", "2", "--env", "PATH=x", "--", "train.py", "--lr", LR], 1, "PATH would have other code run"),
+        (["--minimize", "loss", "--max-trials", "2", "--env", "PATH=x", "--", "train.py", "--lr", LR], 1, "PATH could make workers run other code"),
         (["--minimize", "loss", "--max-trials", "2", "--time-limit", "soon", "--", "train.py", "--lr", LR], 1, "write seconds, or 30m, 2h or 1d"),
         (["--minimize", "loss", "--max-trials", "2", "--name", "a b", "--", "train.py", "--lr", LR], 1, "can't name an experiment"),
         (["--minimize", "loss", "--scheduler", "Asha()", "--", "train.py", "--lr", LR], 2, "is not a scheduler"),
@@ -119,9 +119,7 @@ def test_a_program_that_trials_can_not_run_is_refused_with_the_way_out(words: li
         ([], 1, "the program is missing; write it last"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_before_anything_starts(
-    command: list[str], code: int, message: str, mqtune_home: Path
-) -> None:
+def test_mistakes_are_told_before_a_start(command: list[str], code: int, message: str, mqtune_home: Path) -> None:
     shown = said(*command)
 
     # Errors of mqtune's are printed by its main function.
@@ -225,7 +223,7 @@ def test_another_python_than_the_workers_is_told(tmp_path: Path) -> None:
 
     (note,) = plan([str(python), "train.py", "--lr", LR]).notes
 
-    assert note == (f"trials run by the Python of their worker, on this machine {sys.executable}, and not by {python}")
+    assert note == (f"trials run by the Python of their worker (on this machine {sys.executable}), and not by {python}")
     assert plan([sys.executable, "train.py", "--lr", LR]).notes == []
 
 
@@ -233,5 +231,5 @@ def test_a_variable_is_set_by_an_option_or_before_the_program() -> None:
     found = plan(["env", "A=1", "B=2", "python", "train.py", "--lr", LR], variables=["B=3=4", "C="])
 
     assert found.env == {"A": "1", "B": "3=4", "C": ""}
-    with pytest.raises(ConfigurationError, match="--env 'A' is no assignment; write --env NAME=VALUE"):
+    with pytest.raises(ConfigurationError, match="--env 'A' is not an assignment; write --env NAME=VALUE"):
         _ = plan(["train.py", "--lr", LR], variables=["A"]).env

@@ -94,7 +94,7 @@ def test_a_text_is_the_domain_that_a_script_would_make(text: str, expected: Doma
         ("~categorical(a, b)", r"do you mean choice\(a, b, …\)\?"),
         ("~fidelity(1, 81)", "give --max-t N"),
         ("~sample_from(f)", "needs a script"),
-        ("~frobnicate(1)", "there are 'uniform', 'loguniform'"),
+        ("~frobnicate(1)", "domains are 'uniform', 'loguniform'"),
         ("~uniform(1)", r"missing a required argument: 'high'; write uniform\(low, high\)"),
         ("~uniform(0, 1, 2)", r"too many positional arguments; write uniform\(low, high\)"),
         ("~uniform(0, 1, log=True)", r"do you mean loguniform\(low, high\)"),
@@ -104,7 +104,7 @@ def test_a_text_is_the_domain_that_a_script_would_make(text: str, expected: Doma
         ("~choice(a,, b)", "nothing between two commas"),
         ("~choice('a)", '"\'" that is not closed'),
         ("~choice([a)", r"has a '\[' that is not closed"),
-        ("~choice('a'b)", "has text behind a quote"),
+        ("~choice('a'b)", "has text behind its quotes"),
         ('~choice({"a": b})', "is not a JSON object"),
         ("~choice(" + "9" * 5000 + ")", "a whole number has 5,000 digits"),
         ("~choice(" + "[" * 50 + "]" * 50 + ")", "levels of brackets"),
@@ -121,11 +121,11 @@ def test_a_mistake_in_a_domain_names_the_argument_and_the_way_out(word: str, mes
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["~uniform(0, 1)"], r"is no option's value, and so has no name; give it one: 'width~uniform\(0, 1\)'"),
+        (["~uniform(0, 1)"], r"has no name, as it is not the value of an option; give it one: 'width~uniform\(0, 1\)'"),
         (["--a=1", "~uniform(0, 1)"], "has no name"),
         (["--a", "~uniform(0, 1)", "~uniform(0, 1)"], "has no name"),
-        (["--size=3x~randint(1, 2)"], "a domain is the whole value of an argument"),
-        (["--a", "~uniform(0, 1)", "--a=~uniform(0, 1)"], "the parameter 'a' has a domain already"),
+        (["--size=3x~randint(1, 2)"], "a domain must be the whole value of an argument"),
+        (["--a", "~uniform(0, 1)", "--a=~uniform(0, 1)"], "the parameter 'a' already has a domain"),
     ],
 )
 def test_a_domain_needs_a_place_and_a_name_of_its_own(words: list[str], message: str) -> None:

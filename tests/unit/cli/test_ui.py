@@ -105,6 +105,14 @@ def everybodys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
+def own(mqtune_home: Path) -> Iterator[Served]:
+    """Serve a test's own home to somebody who is logged in and may steer."""
+    with contextlib.closing(Served(Places([], None, broker_alone=False), steers=True)) as served:
+        served.login()
+        yield served
+
+
+@pytest.fixture
 def served(everybodys: Served) -> Served:
     """It, before anybody has a cookie."""
     everybodys.cookie = ""
@@ -115,7 +123,7 @@ BUNDLE = Bundle.of({"train.py": File(b"print('<b>')\n"), "data.bin": File(b"\0\1
 
 
 def coded(home: Path) -> Book:
-    """Of whose trial's attempts one ran what its driver brought, one what its worker had, and one what is nowhere."""
+    """Write an experiment whose attempts ran code of the driver, of the worker and lost code."""
     book = Book(home / "coded", code_files={"train.py": "0a1b"}, max_failures=5)
     environment = {
         "python": "3.12.1",
@@ -278,13 +286,11 @@ def figured(home: Path) -> Book:
     return book
 
 
-def test_the_figures_of_an_experiment_have_its_savings_speed_and_commonest_error(mqtune_home: Path):
+def test_the_figures_of_an_experiment_have_its_savings_speed_and_commonest_error(own: Served, mqtune_home: Path):
     figured(mqtune_home)
-    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
-        served.login()
-        found = served.ask("/api/facts?name=figured")[2]
-        with listening(served, "name=figured") as messages:
-            summary = next(messages)[1]["summary"]
+    found = own.ask("/api/facts?name=figured")[2]
+    with listening(own, "name=figured") as messages:
+        summary = next(messages)[1]["summary"]
 
     assert (found["used"], found["saved"]) == (17, 64)
     assert (found["error"], found["error_count"]) == ("RuntimeError: CUDA out of memory", 2)
@@ -298,17 +304,15 @@ def test_the_figures_of_an_experiment_have_its_savings_speed_and_commonest_error
     assert (summary["limits"], summary["planned"]) == ({"max_trials": 50, "max_concurrent": 4}, 50)
 
 
-def test_the_log_has_sentences_newest_first_by_kind(mqtune_home: Path):
+def test_the_log_has_sentences_newest_first_by_kind(own: Served, mqtune_home: Path):
     figured(mqtune_home)
-    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
-        served.login()
 
-        def texts(kind: str) -> list[str]:
-            lines = served.ask(f"/api/history?name=figured&kind={kind}")[2]["lines"]
-            return [" ".join(filter(None, (line["trial"], line["text"]))) for line in lines]
+    def texts(kind: str) -> list[str]:
+        lines = own.ask(f"/api/history?name=figured&kind={kind}")[2]["lines"]
+        return [" ".join(filter(None, (line["trial"], line["text"]))) for line in lines]
 
-        people, failures, stops, drivers = (texts(kind) for kind in ("people", "failures", "stops", "drivers"))
-        every = texts("")
+    people, failures, stops, drivers = (texts(kind) for kind in ("people", "failures", "stops", "drivers"))
+    every = texts("")
 
     assert people == [
         "the driver refused to set: too many",
@@ -333,19 +337,9 @@ def test_a_missing_name_is_answered_with_the_nearest_one(served: Served):
     assert served.ask("/api/near?name=zzzz")[2] == {"name": ""}
 
 
-def test_rows_have_numbers_which_the_page_formats_by_column(served: Served):
-    served.login()
-
-    found = served.ask("/api/trials?name=mine&count=2")[2]
-
-    assert [row["cells"]["best"] for row in found["rows"]] == [0.2, 0.25]
-    assert (found["counts"], found["total"]) == ({"completed": 5}, 5)
-    assert found["rows"][0]["curve"] == [1.0, 0.2]
-
-
 @pytest.fixture
-def wide(mqtune_home: Path) -> Iterator[Served]:
-    """Serve an experiment with 14 parameters. One has the name of a column, and one is a large number."""
+def wide(own: Served, mqtune_home: Path) -> Served:
+    """Serve an experiment with 14 parameters, one named like a column and one a large number."""
     book = Book(mqtune_home / "wide", scheduler=ASHA)
     for number in range(1, 4):
         parameters = {f"p{place:02}": number * place for place in range(1, 13)}
@@ -353,9 +347,7 @@ def wide(mqtune_home: Path) -> Iterator[Served]:
         book.report(f"{number:04}", {"loss": 1.0 / number, "training_iteration": 9})
         book.end(f"{number:04}")
     book.save()
-    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
-        served.login()
-        yield served
+    return own
 
 
 def test_the_first_parameters_are_shown_and_large_numbers_keep_their_digits(wide: Served):
@@ -373,12 +365,6 @@ def test_parallel_axes_have_names_for_conditions_and_the_asked_order(wide: Serve
     keys = [scale["key"] for scale in found["scales"]]
     # "status" alone would be the trial's own.
     assert keys[:2] == ["config.status", "p12"]
-
-
-def test_a_picture_of_selected_trials_has_no_other(wide: Served):
-    found = wide.ask("/api/picture?name=wide&kind=curves&of=0001&of=0003")[2]
-
-    assert [trace["name"] for trace in found["panels"][0]["data"]] == ["trial 0001", "trial 0003"]
 
 
 def test_only_experiments_that_were_named_are_shown(mqtune_home: Path, tmp_path: Path):
@@ -399,7 +385,7 @@ def test_a_page_that_only_reads_steers_nothing(served: Served):
 
     status, _, body = served.ask("/api/steer", wanted, X_Mqtune=served.access.csrf)
 
-    assert (status, body["error"]) == (403, "this page only reads; start it with --steer")
+    assert (status, body["error"]) == (403, "this page may not change experiments; start it with --steer")
 
 
 def test_only_the_page_itself_steers_and_says_why_it_can_not(mqtune_home: Path):
@@ -420,17 +406,15 @@ def test_only_the_page_itself_steers_and_says_why_it_can_not(mqtune_home: Path):
     assert nowhere[0] == 404
 
 
-def test_labels_are_given_on_the_page_as_on_the_command_line(mqtune_home: Path):
+def test_labels_are_given_on_the_page_as_on_the_command_line(own: Served, mqtune_home: Path):
     written(mqtune_home)
     (mqtune_home / "mine" / ARCHIVED).touch()
-    with contextlib.closing(Served(Places([], None, broker_alone=False), steers=True)) as served:
-        served.login()
-        label = {"name": "mine", "verb": "label", "trial": "0002", "tags": ["good"], "notes": "look\nagain"}
-        assert served.ask("/api/steer", label, X_Mqtune=served.access.csrf)[2]["done"]
-        removed = {"name": "mine", "verb": "label", "tags": ["a", "b"], "untag": [], "notes": None}
-        served.ask("/api/steer", removed, X_Mqtune=served.access.csrf)
-        served.ask("/api/steer", {**removed, "tags": [], "untag": ["a"]}, X_Mqtune=served.access.csrf)
-        status, _, body = served.ask("/api/steer", {**label, "tags": ["\n"]}, X_Mqtune=served.access.csrf)
+    label = {"name": "mine", "verb": "label", "trial": "0002", "tags": ["good"], "notes": "look\nagain"}
+    assert own.ask("/api/steer", label, X_Mqtune=own.access.csrf)[2]["done"]
+    removed = {"name": "mine", "verb": "label", "tags": ["a", "b"], "untag": [], "notes": None}
+    own.ask("/api/steer", removed, X_Mqtune=own.access.csrf)
+    own.ask("/api/steer", {**removed, "tags": [], "untag": ["a"]}, X_Mqtune=own.access.csrf)
+    status, _, body = own.ask("/api/steer", {**label, "tags": ["\n"]}, X_Mqtune=own.access.csrf)
 
     found = Results.load(mqtune_home / "mine").experiment
     labels = found.trials[TrialId("0002")].labels
@@ -455,29 +439,27 @@ def listening(served: Served, query: str, last: str = "") -> Iterator[Iterator[t
         yield messages()
 
 
-def test_what_happens_is_told_with_the_id_of_the_entry_and_told_again_from_there(mqtune_home: Path):
+def test_what_happens_is_told_with_the_id_of_the_entry_and_told_again_from_there(own: Served, mqtune_home: Path):
     book = written(mqtune_home)
     file = JournalFile(mqtune_home / "mine" / JOURNAL_FILE)
     file.begin(book.entries)
-    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
-        served.login()
-        with listening(served, "name=mine") as messages:
-            first, begun = next(messages)
-            before = len(book.entries)
-            book.stage("0006", {"lr": 0.6})
-            book.report("0006", {"loss": 0.01})
-            began = time.monotonic()
-            file.append(book.entries[before:])
-            last, told = next(messages)
-            took_s = time.monotonic() - began
-        with listening(served, "name=mine", first) as messages:
-            assert next(messages)[1]["rows"] == told["rows"]
-        with listening(served, "name=mine", last) as messages:
-            assert next(messages)[1]["rows"] == []
-            # Nor does a stream keep the server from ending.
-            began_to_end = time.monotonic()
-            served.close()
-            assert time.monotonic() - began_to_end < 8
+    with listening(own, "name=mine") as messages:
+        first, begun = next(messages)
+        before = len(book.entries)
+        book.stage("0006", {"lr": 0.6})
+        book.report("0006", {"loss": 0.01})
+        began = time.monotonic()
+        file.append(book.entries[before:])
+        last, told = next(messages)
+        took_s = time.monotonic() - began
+    with listening(own, "name=mine", first) as messages:
+        assert next(messages)[1]["rows"] == told["rows"]
+    with listening(own, "name=mine", last) as messages:
+        assert next(messages)[1]["rows"] == []
+        # Nor does a stream keep the server from ending.
+        began_to_end = time.monotonic()
+        own.close()
+        assert time.monotonic() - began_to_end < 8
     file.close()
 
     assert (first, last) == (book.entries[before - 1].id, book.entries[-1].id)

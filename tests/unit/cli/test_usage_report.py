@@ -126,7 +126,7 @@ def test_the_time_in_which_data_waited_for_redis_is_shown_apart_as_the_part_with
     shown = CliRunner().invoke(group, ["usage", "--since", "24h"]).stdout
     lines = shown.splitlines()
     assert [line.split()[-1] for line in lines[:3]] == ["waited", "5.0", "5.0"]
-    assert "10.0 of the GPU-hours" in shown
+    assert "among them 10.0 GPU-hours" in shown
     assert "waited" not in CliRunner().invoke(group, ["usage", "--since", "4h"]).stdout
 
 

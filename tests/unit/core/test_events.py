@@ -256,8 +256,9 @@ def test_an_array_of_several_dimensions_is_refused_with_its_type_its_shape_and_t
         pack_metrics(1.0, {"loss": 1.0, "confusion": np.eye(2)})
 
     assert str(caught.value) == (
-        "report: the metric 'confusion' can't be sent: array([[1., 0... [0., 1.]]) (this ndarray of 2×2 has 2 dimensions, and an "
-        "array may have one); report numbers, strings, lists or dicts, x.tolist() of an array, and put what is large into a checkpoint"
+        "report: the metric 'confusion' can't be sent: array([[1., 0... [0., 1.]]) (this ndarray of 2×2 has 2 dimensions; an "
+        "array may have at most one); report numbers, strings, lists or dicts, x.tolist() of an array, and put large "
+        "values into a checkpoint"
     )
 
 
@@ -279,9 +280,7 @@ def test_what_can_be_sent_can_be_read_from_the_journal_and_written_as_json_howev
 def test_a_report_may_have_a_mebibyte_and_a_larger_one_is_refused_by_its_largest_metric() -> None:
     assert len(pack_metrics(1.0, {"loss": 1.0, "text": "x" * (MAX_REPORT_BYTES - 40)})) > MAX_REPORT_BYTES - 40
 
-    with pytest.raises(
-        ReportTooLarge, match=r"2 metrics have 1,048,\d{3} bytes .* most is 1,048,576; .* is 'text' with"
-    ):
+    with pytest.raises(ReportTooLarge, match=r"2 metrics have 1,048,\d{3} bytes .* is 'text' with"):
         pack_metrics(1.0, {"loss": 1.0, "text": "x" * MAX_REPORT_BYTES})
     with pytest.raises(ReportTooLarge, match="these 20,000 metrics") as caught:
         pack_metrics(1.0, {f"{'n' * 100}{number}": 1 for number in range(20_000)})

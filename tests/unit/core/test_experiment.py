@@ -37,7 +37,7 @@ ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 
 
 class Story:
-    """An experiment, and short words for what happens to it."""
+    """An experiment, and short calls for its events."""
 
     def __init__(self, **options: Any) -> None:
         self.experiment = Experiment("x", **{"metric": "loss", "mode": "min", "max_failures": 0, **options})
@@ -255,7 +255,7 @@ LOST, HANDED_BACK = AttemptEnd.LOST, AttemptEnd.HANDED_BACK
 LOSSES: dict[str, tuple[AttemptEnd, Callable[[int], Sequence[Any]], bool]] = {
     "lost": (LOST, lambda attempt: (), True),
     "handed back": (HANDED_BACK, lambda attempt: (), True),
-    # What an attempt between two losses has reported excuses the first.
+    # A report between two losses excuses the first.
     "lost, and further on every other time": (LOST, lambda attempt: (attempt,) if attempt % 2 else (), False),
     # As on machines that are taken away without notice.
     "lost further on": (LOST, lambda attempt: (attempt,), False),
@@ -318,12 +318,10 @@ def test_a_trial_may_be_lost_as_often_as_was_said(max_lost: int, times: int, sta
         ("", "", 7, "handed_back by w@a"),
         ("ModuleNotFoundError", "on worker w@a:\nno torch", None, "could not be started by w@a: ModuleNotFoundError: no torch"),
         (DEVICE_BROKEN, "CUDA error: ECC", 7, "device 0,1 of w@a is broken: DeviceBroken: CUDA error: ECC"),
-        (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "handed_back by w@a, which could not end it: "),
+        (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "handed_back by w@a after an error of the worker: "),
     ],
 )  # fmt: skip
-def test_an_attempt_that_is_handed_back(
-    story: Story, error_type: str, error: str, pid: int | None, reason: str
-) -> None:
+def test_a_returned_attempt_says_why(story: Story, error_type: str, error: str, pid: int | None, reason: str) -> None:
     story.run().end(HANDED_BACK, error_type=error_type, error=error, pid=pid)
 
     assert (story.trial().status, story.trial().failures) == (TrialStatus.QUEUED, 0)

@@ -1,4 +1,4 @@
-"""What a definition says of schedulers, searchers, stop rules and spaces is enough to make them again."""
+"""Schedulers, searchers, stop rules and spaces can be rebuilt from their descriptions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SPACE = Space(
         "fixed": [1, {"a": 2}],
     }
 )
-#: What a Repeater over the kind has its other searcher search.
+#: The space that a Repeater over the kind gives to its other searcher.
 REST = SPACE.fixed("net/kind", "a")
 
-#: Each class with all that it can be told, and those whose defaults depend on what they are told.
+#: Each class with all its arguments, and classes whose defaults depend on arguments.
 SCHEDULERS: list[Callable[[], Scheduler]] = [
     mqtune.FIFO,
     lambda: mqtune.FIFO(batch=8),
@@ -112,9 +112,7 @@ def travelled(value: Any) -> Any:
     ("kind", "make"), [*((Scheduler, each) for each in SCHEDULERS), *((StopRule, each) for each in RULES)]
 )
 @pytest.mark.parametrize("is_bound", [False, True])
-def test_every_rule_is_made_again_from_its_description(
-    kind: type[Any], make: Callable[[], Any], is_bound: bool
-) -> None:
+def test_every_rule_is_rebuilt_from_its_description(kind: type[Any], make: Callable[[], Any], is_bound: bool) -> None:
     made = make()
     if is_bound:
         made.bind("loss", "min")
@@ -169,12 +167,12 @@ class MyBound(mqtune.schedulers.stopping.MaximumIteration):
 @pytest.mark.parametrize(
     ("rebuild", "thing", "what"),
     [
-        (Scheduler.rebuild, MyASHA(9), "the scheduler is of a class of your own, .*:MyASHA"),
+        (Scheduler.rebuild, MyASHA(9), "the scheduler is an object of your own class .*:MyASHA"),
         *(
-            (lambda d: searcher_of(d, SPACE), searcher, "the searcher is of a class of your own, .*:MyRandom")
+            (lambda d: searcher_of(d, SPACE), searcher, "the searcher is an object of your own class .*:MyRandom")
             for searcher in (MyRandom(SPACE), InitialPoints([], MyRandom(SPACE), space=SPACE))
         ),
-        (StopRule.rebuild, MyBound(3) | {"loss": 1}, "the rule is of a class of your own, .*:MyBound"),
+        (StopRule.rebuild, MyBound(3) | {"loss": 1}, "the rule is an object of your own class .*:MyBound"),
         (StopRule.rebuild, as_rule(lambda trial, report: False), "the rule is a function of yours, .*<lambda>"),
         (
             Scheduler.rebuild,

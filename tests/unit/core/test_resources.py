@@ -18,7 +18,7 @@ from mqtune.core.version import __version__
 @pytest.mark.parametrize(
     ("name", "values", "says"),
     [
-        ("gpus", [-1, -0.5, 1.5, 2.25], "can't be had; give 0, a share below 1"),
+        ("gpus", [-1, -0.5, 1.5, 2.25], "is impossible; give 0, a share below 1"),
         ("gpus", [True, None, "1", math.nan, math.inf, [1]], "is not a finite number"),
         ("cpus", [0, -1, 1.5, 2.0, True, None, "4", math.nan], "is not a whole number of at least 1"),
         ("gpu_memory_gb", [True, None, "24GB", math.nan, math.inf, [24]], "is not a finite number"),
@@ -102,8 +102,8 @@ def test_resources_read_well(shape: Resources, text: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"machines": 2, "seats": 4}, "machines=2 and seats=4 are given"),
-        ({"seats": MOST_SEATS + 1}, f"no more than {MOST_SEATS} seats"),
+        ({"machines": 2, "seats": 4}, "machines=2 and seats=4 are both given"),
+        ({"seats": MOST_SEATS + 1}, f"at most {MOST_SEATS} seats"),
         ({"machines": 0}, "machines"),
         ({"seats": 1.5}, "seats"),
     ],

@@ -32,5 +32,5 @@ def test_names_are_quoted_and_of_many_the_number_of_the_others_is_said() -> None
 
 
 def test_a_name_below_a_value_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"net\.width: net has a value of its own"):
+    with pytest.raises(ConfigurationError, match=r"net\.width: net has a value already"):
         nested({"net": 1, "net.width": 64})

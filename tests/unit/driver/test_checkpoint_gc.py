@@ -1,4 +1,4 @@
-"""Which checkpoints live: what is named is never deleted, what nothing needs is."""
+"""Checkpoints with a use are never deleted, and all others are."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def kept_by(rule: Retention, checkpoints: Checkpoints, pinned: tuple[CheckpointI
         # Of equal scores the first.
         (Retention(), "min", (1, 1, 2, 2), [1, 4]),
         (Retention(1, 2), "max", (1, 9, 9, 9, 1), [2, 3, 5]),
-        # What has no score is never best.
+        # A checkpoint without a score is never best.
         *((Retention(), mode, (no, 7, no, no), [2, 4]) for no in (math.nan, None, "low", True, [1]) for mode in MODES),
         (Retention(1, 3), "min", (math.nan, math.nan, math.nan), [3]),
         # Huge numbers are scores too.
@@ -332,16 +332,3 @@ def test_what_a_trial_saved_and_never_reported_is_deleted(begin: Begin, store: D
     bench.driver.close()
 
     assert store.ids() == [named]
-
-
-def test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted(
-    begin: Begin, store: DirectoryStore
-) -> None:
-    bench = begin()
-
-    names = [save(bench, ONE, loss) for loss in (3.0, 1.0, 2.0, 5.0)]
-
-    kept = [names[1], names[3]]
-    assert list(bench.trial().checkpoints) == kept
-    assert dropped(bench) == [names[0], names[2]]
-    eventually(lambda: store.ids() == sorted(kept))

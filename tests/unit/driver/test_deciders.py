@@ -106,7 +106,7 @@ ASKED = ("choose", "suggest", "stops_experiment")
 
 
 class Bug:
-    """Raises in one method until it is corrected: at the first report of trial 0003, or when it is asked again and again."""
+    """Raises in one method until corrected: at report 1 of trial 0003, or at its fourth call."""
 
     def __init__(self, method: str) -> None:
         self.method, self.is_there, self.asked, self.calls = method, True, 0, 0
@@ -127,7 +127,7 @@ class Bug:
 
 
 def fail(simulation: Simulation) -> MqtuneError:
-    """Run until it fails, and end as a run does then: attempts are handed back, and the driver is done."""
+    """Run until it fails, and end as a run does then, with all attempts requeued."""
     driver = simulation.driver()
 
     def drive() -> None:
@@ -205,8 +205,8 @@ def test_the_error_names_who_failed_on_what_and_the_corrected_code_goes_on(who: 
         (None, r"Confused.on_report\(\) returned None; it may return"),
         (Decision("stop"), r"it may return"),  # type: ignore[arg-type]
         (Decision(Action.STOP, 5), "whose reason is not text"),  # type: ignore[arg-type]
-        (Decision(Action.PAUSE, "", TrialId("0099")), "no such trial"),
-        (Decision(Action.ABANDON, ""), r"Confused.on_report\(\) wants trials to abandon, which only a user may"),
+        (Decision(Action.PAUSE, "", TrialId("0099")), "not a trial of the experiment"),
+        (Decision(Action.ABANDON, ""), r"Confused.on_report\(\) returned the action abandon, which is for users only"),
     ],
 )
 def test_a_decision_that_makes_no_sense_is_refused_before_it_is_journaled(decision: Any, message: str) -> None:
@@ -229,7 +229,7 @@ def test_a_decision_that_makes_no_sense_is_refused_before_it_is_journaled(decisi
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (None, "may return Start"),
+        (None, "return Start, Resume"),
         (Resume(TrialId("0099")), "there is no trial '0099'"),
         (Wait(7), "whose reason is not text"),  # type: ignore[arg-type]
     ],
@@ -291,9 +291,7 @@ def ahead(bench: Bench, count: int = 9) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("hands_out", [False, True])
-def test_reports_that_can_not_be_read_are_said_once_also_to_who_looks_ahead(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, hands_out: bool
-) -> None:
+def test_unreadable_reports_are_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, hands_out: bool) -> None:
     bench = waiting(tmp_path)
     bench.report(ONE, 3.0)
     damaged = segment_bytes(ONE, 1, 2, [pack_metrics(1.0, {"loss": 2.0}), b"\x07"])

@@ -40,9 +40,7 @@ def simulated_tuner(**options: Any) -> mqtune.Tuner:
         (None, "train-1"),
     ],
 )
-def test_a_default_name_is_the_scripts_and_a_number(
-    file: str | None, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_default_name_has_script_and_number(file: str | None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = ModuleType("__main__")
     if file is not None:
         program.__file__ = file

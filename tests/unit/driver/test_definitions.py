@@ -1,4 +1,4 @@
-"""Definitions of experiments: fixed options, continuing without the script, and the default searcher and scheduler."""
+"""Definitions of experiments: fixed options, continuing without the script, and defaults."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_broker")
 @pytest.mark.parametrize("name", many())
 def test_a_definition_is_as_it_was_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqtune.driver.definition.program_arguments", lambda: ["train.py", "--epochs", "3"])
+    monkeypatch.setattr("mqtune.driver.setup.definition.program_arguments", lambda: ["train.py", "--epochs", "3"])
 
     found = decode_value(encode_value(tuned(**{"seed": 1, **many()[name]}).definition(None)))
 
@@ -153,8 +153,9 @@ def as_read(definition: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_experiment_of_version_0_1_continues_with_the_same_options(kept: dict[str, bytes]) -> None:
-    old = tuned().definition(None)
-    for name in ("timeout_s", "metric_required", "on_invalid_report"):
+    old = tuned(process=mqtune.Process(working_dir="code")).definition(None)
+    # Trials had no arguments and variables then.
+    for name in ("timeout_s", "metric_required", "on_invalid_report", "arguments", "env"):
         del old[name]
     old |= {"ttl_s": 1.5, "metric_from": "later", "on_odd_report": "fail"}
     limit = {"rule": "time_limit", "seconds": 60, "of": "driver"}
@@ -163,11 +164,11 @@ def test_an_experiment_of_version_0_1_continues_with_the_same_options(kept: dict
 
     again, _ = attach()
 
-    assert again.settings.process.timeout_s == 1.5
+    assert (again.settings.process.timeout_s, again.settings.process.working_dir) == (1.5, "code")
     assert again.settings.failures.metric_required == "eventually"
     assert again.settings.failures.on_invalid_report == "fail"
     # A changed rule would not decide on earlier reports.
-    assert again.definition(kept["x"]) == as_read(old)
+    assert again.definition(kept["x"]) == {**as_read(old), "arguments": [], "env": None}
 
 
 BROKER = "redis://:secret@nowhere:6379/0"
@@ -221,17 +222,6 @@ def test_what_was_created_is_gone_on_with_unchanged(kept: dict[str, bytes], opti
     assert [ours.suggest(TrialId("0001")) for _ in range(5)] == [theirs.suggest(TrialId("0001")) for _ in range(5)]
     assert again.settings.code_root == script.settings.code_root
     assert again.settings.on_loss == script.settings.on_loss
-
-
-def test_an_experiment_of_before_trials_had_arguments_and_variables_continues(kept: dict[str, bytes]) -> None:
-    old = tuned(process=mqtune.Process(working_dir="code")).definition(None)
-    del old["arguments"], old["env"]
-    kept["x"] = encode_value(old)
-
-    again, _ = attach()
-
-    assert again.settings.process.working_dir == "code"
-    assert again.definition(kept["x"]) == {**old, "arguments": [], "env": None}
 
 
 def test_an_experiment_whose_store_has_moved_continues_with_the_store_where_it_is_now(kept: dict[str, bytes]) -> None:
@@ -317,9 +307,7 @@ def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) 
     again.definition(kept["x"])
 
 
-def test_the_connection_of_attach_ends_if_an_argument_is_refused(
-    kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_argument_ends_the_connection(kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[BrokerDeployment] = []
     monkeypatch.setattr(BrokerDeployment, "close", lambda place: closed.append(place))
     kept["x"] = encode_value(tuned().definition(None))

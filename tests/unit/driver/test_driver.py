@@ -1,4 +1,4 @@
-"""What a driver stages and publishes, what it waits for, and what it warns of."""
+"""The attempts that a driver stages and publishes, its waits and its warnings."""
 
 from __future__ import annotations
 
@@ -87,9 +87,7 @@ def test_a_driver_keeps_its_lock_until_it_closes(tmp_path: Path) -> None:
         bench.step()
 
 
-def test_workers_know_what_to_do_without_a_driver_and_how_large_the_journal_may_be_before_a_trial_begins(
-    tmp_path: Path,
-) -> None:
+def test_workers_know_the_limits_of_a_lost_driver_and_of_the_journal_before_a_trial(tmp_path: Path) -> None:
     bench = Bench(tmp_path, on_driver_loss="stop", driver_loss_grace_s=7.0, journal_mb=2.0)
 
     assert bench.of(TrialStaged) == []
@@ -102,9 +100,7 @@ def test_workers_know_what_to_do_without_a_driver_and_how_large_the_journal_may_
     [(AttemptEnd.HANDED_BACK, 0, "ImportError"), (AttemptEnd.FAILED, 7, "TrainableNotFound")],
     ids=["its worker found out", "its process found out"],
 )
-def test_a_trainable_that_can_not_be_started_ends_the_run_at_the_first_trial_and_not_that_of_the_next_driver(
-    tmp_path: Path, how: AttemptEnd, pid: int, error_type: str
-) -> None:
+def test_an_unstartable_trainable_ends_the_run(tmp_path: Path, how: AttemptEnd, pid: int, error_type: str) -> None:
     bench = Bench(tmp_path, max_trials=9).step().start(ONE, is_ready=bool(pid))
 
     bench.end(ONE, how, pid=pid, error_type=error_type, error=f"{error_type}: no module named train")
@@ -224,9 +220,7 @@ def test_a_lease_that_runs_out_before_the_drivers_eyes_is_lost_at_once(bench: Be
 
 @pytest.mark.parametrize("was_away", [False, True])
 @pytest.mark.parametrize(("renews", "end"), [(True, None), (False, AttemptEnd.LOST)])
-def test_after_a_freeze_or_an_outage_workers_have_their_turn_before_their_leases_are_reaped(
-    bench: Bench, was_away: bool, renews: bool, end: AttemptEnd | None
-) -> None:
+def test_leases_last_after_an_outage(bench: Bench, was_away: bool, renews: bool, end: AttemptEnd | None) -> None:
     bench.worker.renew(list(bench.claims.values()), 0.0)
     bench.journal.outages += was_away
     bench.clock.now += LOOK_AT_LEASES_S if was_away else 2 * LEASE_S
@@ -272,7 +266,7 @@ def test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs
     assert "noeviction" in first.error
     assert (second.number, second.end) == (2, None)
     assert bench.replayed().trials[bench.trial().id].status is bench.trial().status
-    # So is one that waits.
+    # So is a waiting one.
     del bench.server.experiments[NAME].trials[bench.trial().id]
     wait(bench, 2 * LOOK_AT_ATTEMPTS_S + LOOK_AT_LEASES_S)
     assert ends(bench) == [AttemptEnd.LOST, AttemptEnd.LOST, None]
@@ -307,7 +301,7 @@ def test_what_is_listed_and_is_no_trial_ends_no_driver(bench: Bench) -> None:
 
 
 def size_of(root: object) -> int:
-    """Return how many bytes all have that can be reached from *root*, but for code and the journal."""
+    """Return the bytes of all objects reachable from *root*, without code and the journal."""
     seen: set[int] = set()
     waiting, total = [root], 0
     while waiting:
@@ -317,7 +311,7 @@ def size_of(root: object) -> int:
         seen.add(id(each))
         is_code = isinstance(each, types.FunctionType)
         total += 0 if is_code else sys.getsizeof(each)
-        # What a function closes over is its own; its globals are its module's.
+        # A function owns its closure; its globals are its module's.
         waiting += [cell.cell_contents for cell in each.__closure__ or ()] if is_code else gc.get_referents(each)
     return total
 
@@ -363,14 +357,14 @@ def test_what_a_full_server_has_not_taken_is_published_when_there_is_room_and_no
     wait(2)
 
     assert queue.published == [refused]
-    assert "nobody has taken it" not in caplog.text
+    assert "no worker has taken it" not in caplog.text
     queue.waiting.remove(refused)
     bench.clock.now += UNCLAIMED_S - 1
     bench.step()
     assert queue.published == [refused]
     wait(1)
     assert queue.published == [refused, refused]
-    assert "nobody has taken it" in caplog.text
+    assert "no worker has taken it" in caplog.text
 
 
 @pytest.mark.parametrize(("takes_s", "gathered_s"), [(0.0, GATHER_S), (0.001, GATHER_S), (0.05, 0.5)])

@@ -92,9 +92,7 @@ def keeps_its_lock(bench: Bench) -> Bench:
     return bench.step()
 
 
-def test_while_its_journal_is_full_no_trial_begins_its_reports_wait_and_a_warning_says_so_until_it_may_have_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_trial_begins_while_the_journal_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(tmp_path, max_trials=9, journal_mb=0.01).step().start(ONE).start(TWO)
     assert bench.report(ONE, 0.5) == [""]
 
@@ -109,7 +107,7 @@ def test_while_its_journal_is_full_no_trial_begins_its_reports_wait_and_a_warnin
         "its full",
     ]
     assert re.match(
-        full + rf"; raise it: mqtune set {bench.experiment.name} journal_mb=N .*mqtune end", caplog.messages[1]
+        full + rf"; raise journal_mb: mqtune set {bench.experiment.name} journal_mb=N; .*mqtune end", caplog.messages[1]
     )
     assert re.fullmatch(full, bench.driver.waiting_for)
     assert len(bench.experiment.trials) == 2
@@ -150,9 +148,7 @@ def test_a_driver_waits_for_its_server_as_long_as_the_times_of_its_run_say() -> 
     assert time.monotonic() - began < 60.0
 
 
-def test_a_driver_that_has_started_all_trials_could_use_no_more_slots_until_one_is_given_back(
-    tmp_path: Path,
-) -> None:
+def test_a_driver_that_has_started_all_trials_wants_no_slot_until_one_is_requeued(tmp_path: Path) -> None:
     hosts: list[DriverHost] = []
 
     def note(host: DriverHost) -> tuple[()]:

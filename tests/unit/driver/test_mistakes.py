@@ -50,7 +50,7 @@ def test_a_script_ends_with_the_place_of_the_mistake_and_one_line(tmp_path: Path
         "mqtune: UserCodeFailed: Mine.on_report raised KeyError: 'accuracy' (report 1 of trial 0001"
     )
     assert '    return report.metrics["accuracy"]  # the mistake' in lines
-    assert not [line for line in lines if "mqtune/driver/loop.py" in line]
+    assert not [line for line in lines if "mqtune/driver/loop/loop.py" in line]
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_the_line_of_a_signal_waits_for_a_frame_that_is_drawn(capfd: pytest.Capt
 #: A searcher, say, that is in the middle of C code, where no Python handler can run.
 BUSY = """
 import hashlib, sys, threading
-from mqtune.driver.interrupts import Interrupts
+from mqtune.driver.setup.interrupts import Interrupts
 
 begins = threading.Event()
 threading.Thread(target=lambda: begins.wait() and print("busy", flush=True), daemon=True).start()
@@ -149,7 +149,7 @@ with Interrupts().handled(lambda: "kept in /somewhere"):
 
 WAITS = """
 import time
-from mqtune.driver import interrupts
+from mqtune.driver.setup import interrupts
 
 interrupts.ORDERLY_S = 0.2
 with interrupts.Interrupts().handled(lambda: "kept in /somewhere"):
@@ -192,7 +192,7 @@ def test_an_end_in_good_order_that_takes_too_long_is_cut_short(before: str) -> N
 #: Its standard error is closed, or a pipe that nobody reads and that is full.
 MUTE = """
 import os, signal
-from mqtune.driver.interrupts import Interrupts
+from mqtune.driver.setup.interrupts import Interrupts
 
 if {is_closed}:
     os.close(2)

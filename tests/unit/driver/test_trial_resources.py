@@ -1,8 +1,8 @@
-"""Trials ask for several seats, or amounts by their configs, and this machine has slots for them."""
+"""Trials ask for seats, or for resources by config, and this machine has slots for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,7 +46,7 @@ def test_a_gang_is_lost_with_any_of_its_workers_and_runs_again_as_a_whole(mqtune
 
 
 class Plain:
-    """A backend that somebody else has written: its sessions take no gangs, and give all trials the same."""
+    """Somebody's backend without gangs, which gives all trials the same resources."""
 
     def open(self, experiment: str, resources: Resources) -> Any:
         return SimpleNamespace(close=lambda: None)
@@ -146,25 +146,21 @@ def _returns_a_number(config: Config) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "says"),
+    ("options", "says"),
     [
-        (_fails, "resources: _fails raised KeyError: 'depth', for {'width': "),
-        (_returns_a_number, "resources: _returns_a_number returned 2 for {'width': .*return mqtune.Resources"),
-        (lambda config: mqtune.Resources(gpus=1.5), "resources: <lambda> raised ConfigurationError: .*gpus=1.5"),
+        ({"resources": _fails}, "resources: _fails raised KeyError: 'depth', for {'width': "),
+        ({"resources": _returns_a_number}, "_returns_a_number returned 2 for {'width': .*return mqtune.Resources"),
+        ({"resources": lambda config: mqtune.Resources(gpus=1.5)}, "<lambda> raised ConfigurationError: .*gpus=1.5"),
+        ({"space": None}, "by_width: without a space"),
     ],
 )
-def test_a_function_that_makes_no_resources_is_refused(function: Callable[[Config], Any], says: str) -> None:
+def test_a_function_that_makes_no_resources_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        tuner(resources=function)
-
-
-def test_without_a_space_nothing_is_known_of_the_configs() -> None:
-    with pytest.raises(ConfigurationError, match="by_width: without a space"):
-        tuner(space=None)
+        tuner(**options)
 
 
 def test_slots_of_this_machine_can_not_have_different_numbers_of_gpus() -> None:
-    with pytest.raises(InsufficientResources, match=r"by by_width trials ask for .* all have the same number of GPUs"):
+    with pytest.raises(InsufficientResources, match=r"by_width returns .* all have the same number of GPUs"):
         _ = ResourcesByConfig(by_width, Space({"width": mqtune.choice([256, 1024])})).most_needed()
 
 
@@ -173,7 +169,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a machine with a number of cores and GPUs."""
 
     def make(cores: int, gpus: tuple[str, ...] = (), memory_mb: int = 0) -> None:
-        here, of_workers = "mqtune.driver.local_slots", "mqtune.worker.settings"
+        here, of_workers = "mqtune.driver.setup.local_slots", "mqtune.worker.loop.settings"
         monkeypatch.setattr(f"{here}.usable_cpus", lambda: cores)
         monkeypatch.setattr(f"{here}.find_gpus", lambda asked: gpus)
         for module in (here, of_workers):
@@ -210,9 +206,7 @@ def offered(settings: dict[str, Any]) -> tuple[Resources, int]:
     ],
     ids=str,
 )
-def test_the_slots_of_this_machine_fit_the_trials(
-    machine: Any, asked: Resources, slots: int | None, number: int
-) -> None:
+def test_local_slots_fit_the_trials(machine: Any, asked: Resources, slots: int | None, number: int) -> None:
     machine(8, ("0", "1", "2", "3"), 25_000)
 
     offer, found = offered(slot_settings(asked, slots))
@@ -221,69 +215,38 @@ def test_the_slots_of_this_machine_fit_the_trials(
     assert found == number
 
 
+TWO, FOUR = ("0", "1"), ("0", "1", "2", "3")
+UNSHARED = "Local\\(slots={}\\) does not go with 2 GPUs .* room for 12 such trials"
+
+
 @pytest.mark.parametrize(
-    ("asked", "slots", "gpus", "what"),
+    ("asked", "slots", "gpus", "memory_mb", "what"),
     [
-        (Resources(cpus=9), None, (), "asks for 9 CPUs, which this machine can't give: it has 8"),
-        (Resources(cpus=3), 3, (), "with 3 slots they need 9, and it has 8"),
-        (Resources(gpus=1), None, (), "asks for 1 GPU, 1 CPU, which this machine can't give: it sees none"),
-        (Resources(gpus=2), None, ("3",), r"it sees 1: 3 \(by CUDA_VISIBLE_DEVICES, or nvidia-smi\)"),
-        (Resources(gpus=1), 3, ("0", "1"), "room for 2 such trials"),
-        (Resources(gpus=0.5, cpus=5), None, ("0", "1"), "room for 1 such trials"),
-        (Resources(gpus=0.3), None, ("0",), "give gpus=1/3"),
-        (Resources(gpus=1, gpu_memory_gb=80), None, ("0",), "its GPUs have 25 GB for each"),
-        (Resources(gpu_memory_gb=26), None, ("0",), "asks for 26 GB of a GPU, .*: its GPUs have 25 GB each"),
-        (Resources(gpu_memory_gb=6), None, (), "it sees no GPU"),
+        (Resources(cpus=9), None, (), 0, "asks for 9 CPUs, which this machine can't give: it has 8"),
+        (Resources(cpus=3), 3, (), 0, "with 3 slots they need 9, and it has 8"),
+        (Resources(gpus=1), None, (), 0, "asks for 1 GPU, 1 CPU, which this machine can't give: it sees none"),
+        (Resources(gpus=2), None, ("3",), 0, r"it sees 1: 3 \(by CUDA_VISIBLE_DEVICES, or nvidia-smi\)"),
+        (Resources(gpus=1), 3, TWO, 0, "room for 2 such trials"),
+        (Resources(gpus=0.5, cpus=5), None, TWO, 0, "room for 1 such trials"),
+        (Resources(gpus=0.5), 3, TWO, 0, r"give a multiple of 2, and RunOptions\(max_concurrent=3"),
+        (Resources(gpus=0.3), None, ("0",), 0, "give gpus=1/3"),
+        (Resources(gpus=1, gpu_memory_gb=80), None, ("0",), 25_000, "its GPUs have 25 GB for each"),
+        (Resources(gpu_memory_gb=26), None, ("0",), 25_000, "asks for 26 GB of a GPU, .*: its GPUs have 25 GB each"),
+        (Resources(gpu_memory_gb=6), None, (), 25_000, "it sees no GPU"),
+        (Resources(gpus=1, gpu_memory_gb=8), None, ("0",), 0, "an amount that nvidia-smi does not say"),
+        (Resources(gpu_memory_gb=8), None, ("0",), 0, "an amount that nvidia-smi does not say"),
+        *((Resources(gpu_memory_gb=2), slots, TWO, 24_000, UNSHARED.format(slots)) for slots in (0, 3, 50)),
+        (Resources(seats=3), 2, (), 0, r"Local\(slots=2\): a trial takes 3 slots; give at least so many"),
+        (Resources(cpus=4, seats=3), None, (), 0, "with 3 slots they need 12, and it has 8"),
+        (Resources(gpus=2, seats=3), None, FOUR, 0, "room for 2 such slots"),
+        (Resources(gpu_memory_gb=20, seats=5), None, FOUR, 24_576, "its 4 GPUs have room for 1 such slots each"),
     ],
     ids=str,
 )
 def test_what_this_machine_can_not_give_is_an_error_with_what_it_has(
-    machine: Any, asked: Resources, slots: int | None, gpus: tuple[str, ...], what: str
+    machine: Any, asked: Resources, slots: int | None, gpus: tuple[str, ...], memory_mb: int, what: str
 ) -> None:
-    machine(8, gpus, 25_000)
+    machine(8, gpus, memory_mb)
 
-    with pytest.raises(InsufficientResources, match=what):
-        slot_settings(asked, slots)
-
-
-def test_memory_that_nobody_knows_is_not_promised(machine: Any) -> None:
-    machine(8, ("0",), 0)
-
-    with pytest.raises(InsufficientResources, match="an amount that nvidia-smi does not say"):
-        slot_settings(Resources(gpus=1, gpu_memory_gb=8), None)
-    with pytest.raises(InsufficientResources, match="an amount that nvidia-smi does not say"):
-        slot_settings(Resources(gpu_memory_gb=8), None)
-
-
-@pytest.mark.parametrize("slots", [0, 3, 50])
-def test_slots_that_do_not_go_with_the_memory_of_the_gpus_are_refused(machine: Any, slots: int) -> None:
-    machine(8, ("0", "1"), 24_000)
-
-    with pytest.raises(
-        ConfigurationError, match=rf"Local\(slots={slots}\) does not go with 2 GPUs .* room for 12 such trials"
-    ):
-        slot_settings(Resources(gpu_memory_gb=2), slots)
-
-
-def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
-    machine(8, ("0", "1"))
-
-    with pytest.raises(ConfigurationError, match=r"give a multiple of 2, and RunOptions\(max_concurrent=3"):
-        slot_settings(Resources(gpus=0.5), 3)
-
-
-@pytest.mark.parametrize(
-    ("asked", "slots", "error"),
-    [
-        (Resources(seats=3), 2, r"Local\(slots=2\): a trial takes 3 slots; give at least so many"),
-        (Resources(cpus=4, seats=3), None, "with 3 slots they need 12, and it has 8"),
-        (Resources(gpus=2, seats=3), None, "room for 2 such slots"),
-        (Resources(gpu_memory_gb=20, seats=5), None, "its 4 GPUs have room for 1 such slots each"),
-    ],
-    ids=str,
-)
-def test_a_machine_without_room_for_all_seats(machine: Any, asked: Resources, slots: int | None, error: str) -> None:
-    machine(8, ("0", "1", "2", "3"), memory_mb=24_576)
-
-    with pytest.raises((ConfigurationError, InsufficientResources), match=error):
+    with pytest.raises((ConfigurationError, InsufficientResources), match=what):
         slot_settings(asked, slots)

@@ -1,4 +1,4 @@
-"""Ax as a searcher: what it is told, and that nothing is asked twice."""
+"""Ax as a searcher: its trials and values, and questions that are not repeated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ax.generation_strategy.generation_strategy import GenerationStrategy  # noq
 
 from mqtune.integrations import AxSearcher, space_of  # noqa: E402
 
-# Of what Ax does by itself.
+# From code of Ax.
 pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
 
 NARROW = {"lr": mqtune.loguniform(1e-9, 1e-8), "one": mqtune.choice(["a"]), "single": mqtune.quniform(0.15, 0.26, 0.1)}
@@ -45,7 +45,7 @@ def bound(strategy: Any = "random_search", space: mqtune.Space = SPACE) -> AxSea
 
 
 class OfAx(Story):
-    """A story, and what Ax has of it."""
+    """A story, and Ax's view of it."""
 
     def __init__(self, searcher: Any) -> None:
         super().__init__(searcher, "val/loss")
@@ -202,9 +202,7 @@ def test_a_named_strategy_can_be_made_again_from_a_definition_and_one_of_the_use
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(
-        ConfigurationError, match="strategy='gp' is neither one of fast, quality, random_search nor a G"
-    ):
+    with pytest.raises(ConfigurationError, match="strategy='gp' is neither one of fast, quality"):
         AxSearcher("gp")
     with pytest.raises(ConfigurationError, match="no domain to choose from"):
         AxSearcher().check_space(mqtune.Space({"a": 1, "b": mqtune.choice([2])}))

@@ -1,4 +1,4 @@
-"""Ax's early stopping as a scheduler: it decides as in Ax's own Client, on whatever there is of the trials."""
+"""Ax's early stopping as a scheduler decides as in Ax's own Client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ax.early_stopping.strategies import (
 
 from mqtune.integrations import AxEarlyStopping
 
-# Of what Ax does by itself.
+# From code of Ax.
 pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
 
 MEDIAN: Final = Percentile(min_curves=2, min_progression=2)
@@ -37,7 +37,7 @@ LOW: Final = Threshold(metric_threshold=0.5, min_curves=0, min_progression=1)
 
 
 class Story:
-    """Trials of a scheduler, as a driver would tell of them."""
+    """Trials of a scheduler, by the calls of a driver."""
 
     def __init__(self, strategy: Any = MEDIAN, *, metrics: Any = "val/loss", modes: Any = "min") -> None:
         self.scheduler = AxEarlyStopping(strategy)
@@ -166,9 +166,7 @@ def test_a_strategy_is_described_whole_and_made_again() -> None:
 
 def test_bad_arguments_are_named() -> None:
     for bad in (Client(), "percentile", Percentile):
-        with pytest.raises(
-            ConfigurationError, match=r"is not an early stopping strategy of Ax; give one as for client"
-        ):
+        with pytest.raises(ConfigurationError, match="is not an early stopping strategy of Ax; give one"):
             AxEarlyStopping(bad)
     with pytest.raises(ConfigurationError, match="time_attr"):
         AxEarlyStopping(time_attr="")

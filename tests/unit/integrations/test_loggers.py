@@ -1,4 +1,4 @@
-"""What all loggers have in common: each report is in the tool once, whatever happens to drivers, the tool or the queue."""
+"""All loggers write each report once, also when drivers, the tool or the queue fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AS_CALLBACK, LATER, MESSAGES, OWN = re.findall(r"^```python\n(.*?)^```", PAGE, r
 
 
 class Tool:
-    """Another tool: what it has of each trial outlives the loggers that write it."""
+    """Another tool, whose data outlives the loggers that write it."""
 
     def __init__(self) -> None:
         self.reports: dict[TrialId, list[Report]] = {}
@@ -105,9 +105,7 @@ def test_what_killed_drivers_have_not_written_the_next_one_writes() -> None:
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_reports_are_in_the_tool_while_the_experiment_runs_also_those_that_an_earlier_driver_has_not_written(
-    *, goes_on: bool
-) -> None:
+def test_reports_reach_the_tool_during_the_run_with_those_of_an_earlier_driver(*, goes_on: bool) -> None:
     # Five reports, and then none for years.
     backend = mqtune.Simulated(lambda _: [*[(1.0, {"loss": 1.0})] * 5, (1e9, {"loss": 1.0})], keep_journal=True)
 
@@ -182,9 +180,7 @@ def test_the_pages_logger_is_a_callback_and_is_run_later(tmp_path: Path, monkeyp
     assert sorted(path.name for path in Path("runs/my-experiment").iterdir()) == ["0001", "0002"]
 
 
-def test_the_pages_messages_are_posted_at_the_end_and_an_error_does_not_show_their_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_pages_messages_are_posted_and_errors_hide_their_address(monkeypatch: pytest.MonkeyPatch) -> None:
     posted: list[str] = []
 
     def post(request: Request, timeout: float) -> io.BytesIO:

@@ -1,4 +1,4 @@
-"""Optuna's samplers as searchers: what they are told, and that nothing is asked twice."""
+"""Optuna's samplers as searchers: their trials and values, and no repeated questions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bound(
 
 
 class Study(Story):
-    """A story, and what the sampler has of it."""
+    """A story, and the sampler's view of it."""
 
     @property
     def model(self) -> list[optuna.trial.FrozenTrial]:
@@ -227,7 +227,7 @@ def test_trials_that_were_stopped_are_compared_at_the_latest_time_that_ten_have_
     story.report(story.begin(), 4.0, 2.0, 1.0)
     story.report(story.begin(), 4.0)
 
-    # Nine have come to the second report, so that the first counts; one that completes has come to all times.
+    # Nine have a second report, so that the first counts. A completed trial has come to all times.
     assert at_one_time(story) == [("COMPLETE", 5.0)] * 26 + [("COMPLETE", each) for each in (9.0, 6.0, 4.0, 4.0)]
 
     stopped(story, 1, 5.0, 2.5)
@@ -282,7 +282,7 @@ def bowl(config: Config) -> float:
 
 
 def continued(first: Study, again: OptunaSearcher, *, slots: int = 1, trials: int = 48) -> Study:
-    """Run trials, on slots that end them in turn, and return another driver's story of the same ones."""
+    """Run trials that end in turn, and return another driver's story of the same trials."""
     second, running = Study(again), []
     for _ in range(trials):
         trial = first.begin()
@@ -304,9 +304,7 @@ def continued(first: Study, again: OptunaSearcher, *, slots: int = 1, trials: in
     ids=["evolution", "cma-es", "sequence", "random", "grid"],
 )
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_a_sampler_that_remembers_goes_on_after_a_resume_as_it_would_have(
-    sampler: Callable[[], optuna.samplers.BaseSampler], space: Space
-) -> None:
+def test_a_resumed_sampler_continues(sampler: Callable[[], optuna.samplers.BaseSampler], space: Space) -> None:
     first = Study(bound(sampler(), space=space))
     second = continued(first, bound(sampler(), space=space), slots=4)
 
@@ -328,9 +326,7 @@ def test_a_sampler_that_remembers_goes_on_after_a_resume_as_it_would_have(
 )
 @pytest.mark.parametrize("slots", [3, 20])
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_a_sampler_that_is_through_says_so_and_trials_under_way_end_as_they_do(
-    sampler: Callable[[], optuna.samplers.BaseSampler], slots: int
-) -> None:
+def test_an_exhausted_sampler_says_so(sampler: Callable[[], optuna.samplers.BaseSampler], slots: int) -> None:
     stories = story, again = Study(bound(sampler(), space=COUNTED)), Study(bound(sampler(), space=COUNTED))
     configs, running = [], list[tuple[Trial, Trial]]()
 
@@ -399,7 +395,7 @@ def test_bad_arguments_are_named() -> None:
 
 
 def tried(sampler: optuna.samplers.BaseSampler, domain: object, trials: int) -> list[object]:
-    """Return the values of a domain that a sampler suggests, one after the other; its trials have completed."""
+    """Return the values of a domain that a sampler suggests while its trials complete."""
     story = Study(bound(sampler, space=Space({"x": domain})))
     found = []
     for _ in range(trials):
@@ -505,7 +501,7 @@ def test_the_sampler_of_optunahub_is_a_searcher_by_its_name(monkeypatch: pytest.
     assert first == again.suggest(TrialId("0001"))
     assert again.replay(TrialId("0002"), first) == first
     # A definition has no code downloaded.
-    with pytest.raises(ConfigurationError, match="your script alone"):
+    with pytest.raises(ConfigurationError, match="only your script"):
         searcher_of(described(searcher), BOWL)
 
 

@@ -47,9 +47,7 @@ def test_an_error_is_caught_by_its_type_and_as_one_of_a_trial(kind: type[Excepti
     assert "it has failed" in repr(error)
 
 
-def test_of_a_type_that_is_not_here_or_that_nothing_derives_from_the_next_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_error_type_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "not_imported_here.py").write_text("class Odd(Exception): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert isinstance(raised(Closed), RuntimeError)

@@ -158,9 +158,7 @@ def test_trials_of_others_are_seen_after_a_refresh(behind: BaseStorage) -> None:
 
 
 @pytest.mark.parametrize("is_queued", [False, True])
-def test_a_trial_has_its_marks_from_its_first_moment_whether_it_is_new_or_was_queued(
-    behind: BaseStorage, is_queued: bool
-) -> None:
+def test_a_new_or_queued_trial_has_its_marks_from_the_beginning(behind: BaseStorage, is_queued: bool) -> None:
     storage, *_ = deferred(behind)
     own = optuna.Study("study", storage)
     if is_queued:

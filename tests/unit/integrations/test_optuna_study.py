@@ -45,9 +45,7 @@ def results() -> Results:
     return tuned(SPACE, curve, scheduler=mqtune.ASHA(max_t=9, grace_period=1, reduction_factor=3), max_trials=40)
 
 
-def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end_and_says_nothing(
-    results: Results, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_has_trials_with_configs_reports_and_ends(results: Results, capfd: pytest.CaptureFixture[str]) -> None:
     study = results.to_optuna_study()
 
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""What of an objective's calls waits for the study, and what the study has of them: both ends, without what is between them."""
+"""An objective's calls and its study: both ends, without the journal between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Wire:
         self.study = optuna.create_study(**options)
         self.trials = StudyTrials(self.study, "experiment")
         self.asked: list[str] = []
-        #: Whether the process dies before what it only says is out.
+        #: Whether the process dies with unsent calls.
         self.loses = False
         self._number = 0
         for call in ("ask", "report"):
@@ -71,9 +71,7 @@ def by_turns(trial: optuna.Trial) -> float:
 
 
 @pytest.mark.parametrize("sampler", [optuna.samplers.RandomSampler(1), optuna.samplers.TPESampler(seed=1)])
-def test_what_the_trial_before_asked_waits_for_nobody(
-    monkeypatch: pytest.MonkeyPatch, sampler: optuna.samplers.BaseSampler
-) -> None:
+def test_known_questions_wait_for_nobody(monkeypatch: pytest.MonkeyPatch, sampler: optuna.samplers.BaseSampler) -> None:
     wire = Wire(monkeypatch, sampler=sampler)
 
     asked = [wire.run(fixed) for _ in range(15)]
@@ -150,9 +148,7 @@ def test_an_attempt_gets_the_parameters_of_the_one_before_also_those_it_had_not_
     assert wire.study.trials[1].intermediate_values == {2: 1.0, 3: 1.0}
 
 
-def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_attribute_that_no_database_takes_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wire = Wire(monkeypatch, storage=f"sqlite:///{tmp_path}/study.db")
 
     def setting(trial: optuna.Trial) -> float:
@@ -161,7 +157,7 @@ def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
                 set_attr("raw", {"deep": [b"\xff"]})
             with pytest.raises(TypeError):
                 set_attr("object", object())
-            # Those of NumPy are numbers, also where Optuna takes floats alone.
+            # NumPy's numbers are numbers, also where Optuna takes floats alone.
             set_attr("accuracy", {"top": (np.float32(0.5), np.int64(3))})
         return trial.suggest_float("x", 0, 1)
 
@@ -173,9 +169,7 @@ def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
 
 
 @pytest.mark.filterwarnings("ignore:`optuna.terminator` module has been deprecated:FutureWarning")
-def test_an_objective_uploads_artifacts_and_says_scores_as_on_its_studys_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_objective_uploads_artifacts_and_sets_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Here, as it imports SciPy and scikit-learn.
     from optuna.terminator import report_cross_validation_scores
 
@@ -206,9 +200,7 @@ def test_an_objective_uploads_artifacts_and_says_scores_as_on_its_studys_machine
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_choices_that_are_tuples_stay_so_where_the_studys_storage_has_tuples(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tuples_stay_choices_where_the_storage_has_tuples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shapes = [(3, 4), [5, (6,)], ({"deep": (7, None)},), "none"]
     seen: list[object] = []
 

@@ -1,4 +1,4 @@
-"""A searcher of Syne Tune in a thread: the scheduler around it waits for nothing, and comes from state to state as without."""
+"""A searcher of Syne Tune in a thread changes no decision of the scheduler around it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ponders:
 
 
 class Halves:
-    """A scheduler that draws a bracket for each suggestion, and goes on with a paused trial before it starts another."""
+    """A scheduler with a bracket for each suggestion, which resumes before it starts."""
 
     reads = "debug_log"
 
@@ -69,16 +69,14 @@ def slow(scheduler: Halves) -> Iterator[SlowSearcher]:
     slow.background.close()
 
 
-def test_while_the_searcher_ponders_the_scheduler_decides_and_what_it_tells_waits(
-    scheduler: Halves, slow: SlowSearcher
-) -> None:
+def test_the_scheduler_decides_while_the_searcher_ponders(scheduler: Halves, slow: SlowSearcher) -> None:
     before = scheduler.rng.getstate()
     assert slow.is_ready(1) is False
     slow.background.take()
     eventually(lambda: scheduler.searcher.told)
     scheduler.on_trial_result({"loss": 1.0})
     assert slow.is_ready(1) is False
-    assert slow.is_pondering
+    assert slow.is_computing
     bracket = scheduler.searcher.told[0][1]
     assert scheduler.searcher.told == [("asked", bracket)]
     assert scheduler.rng.getstate() == before
@@ -86,7 +84,7 @@ def test_while_the_searcher_ponders_the_scheduler_decides_and_what_it_tells_wait
     scheduler.searcher.may_answer.set()
     eventually(lambda: len(scheduler.searcher.told) == 3)
     assert scheduler.searcher.told[1:] == [{"told": "by itself"}, {"loss": 1.0}]
-    assert not slow.is_pondering
+    assert not slow.is_computing
     assert slow.is_ready(1) is True
     assert scheduler.suggest(1) == (1, bracket, {"x": 0.5})
     assert not slow.is_asked
@@ -98,7 +96,7 @@ def test_a_trial_that_is_to_be_resumed_waits_for_no_config(scheduler: Halves, sl
 
     assert slow.is_ready(1) is True
     assert scheduler.suggest(1) == "0001"
-    assert slow.is_pondering
+    assert slow.is_computing
 
 
 def test_a_scheduler_that_goes_by_what_the_model_has_found_is_asked_at_once(scheduler: Halves, slow: SlowSearcher):

@@ -30,7 +30,7 @@ def lacks(file: JournalFile) -> bool:
 
 @contextlib.contextmanager
 def full_disk(file: JournalFile, room: int) -> Iterator[None]:
-    """Let no file of this process be longer than this one with so many more bytes."""
+    """Let no file of this process be longer than this one with this number of additional bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.path.stat().st_size + room, limits[1]))
     try:
@@ -91,9 +91,7 @@ def test_an_entry_that_was_cut_off_by_a_crash_is_removed(tmp_path_factory: pytes
 
 @pytest.mark.parametrize("is_another", [False, True], ids=["this driver", "the next driver"])
 @pytest.mark.parametrize("room", [0, 1, 30, 500])
-def test_a_file_on_a_full_disk_has_whole_entries_and_says_that_it_lacks_some_until_it_has_them(
-    file: JournalFile, room: int, *, is_another: bool
-) -> None:
+def test_a_file_on_a_full_disk_has_whole_entries_only(file: JournalFile, room: int, *, is_another: bool) -> None:
     file.begin(ENTRIES[:2])
     with full_disk(file, room):
         for _ in range(2):
@@ -103,7 +101,7 @@ def test_a_file_on_a_full_disk_has_whole_entries_and_says_that_it_lacks_some_unt
             assert lacks(file)
     assert file.path.stat().st_size < sum(len(encode_value(list(entry))) for entry in ENTRIES[:2])
     if is_another:
-        # A driver that begins and is killed at once changes nothing.
+        # A driver that is killed right after it begins changes nothing.
         for _ in range(2):
             file.close()
             assert lacks(file)
@@ -166,5 +164,5 @@ def test_the_newest_definition_is_in_the_copy_of_an_experiment_and_no_other(file
     assert definition_in(file, "x") is None
     file.close()
     file.path.write_bytes(b"no journal")
-    with pytest.raises(JournalGone, match=r"put back from .*: .* is not a journal"):
+    with pytest.raises(JournalGone, match=r"restored from .*: .* is not a journal"):
         definition_in(file, "x")

@@ -31,7 +31,7 @@ class FullDisk(JournalFile):
 
 
 class Writer:
-    """The journal of one experiment, with so many events in it."""
+    """The journal of one experiment, with this number of events."""
 
     def __init__(self, events: int, name: str = "x") -> None:
         self.server = MemoryServer()
@@ -98,9 +98,7 @@ def fill(path: Path, entries: list[Entry]) -> None:
     ],
     ids=["another experiment", "another beginning", "a gap", "no journal", "nothing"],
 )
-def test_a_copy_of_another_journal_is_put_aside(
-    path: Path, copied: list[Entry] | bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_foreign_copy_is_put_aside(path: Path, copied: list[Entry] | bytes, caplog: pytest.LogCaptureFixture) -> None:
     path.write_bytes(copied) if isinstance(copied, bytes) else fill(path, copied)
     before = path.read_bytes()
     dict_file = path.parent / DICTS / "m-0001-1-1"
@@ -117,12 +115,12 @@ def test_a_copy_of_another_journal_is_put_aside(
     assert list(copy.read()) == writer.entries
     aside = list(path.parent.glob("journal-*.msgpack"))
     if copied == b"" or (isinstance(copied, list) and copied[:3] == writer.entries[:3]):
-        # The journal has all that these have.
+        # The journal has all their entries.
         assert aside == []
         assert dict_file.exists()
     else:
         assert [each.read_bytes() for each in aside] == [before]
-        assert f"it was renamed {aside[0]}" in caplog.text
+        assert f"it was renamed to {aside[0]}" in caplog.text
         kept = path.parent / aside[0].name.replace("journal", DICTS).removesuffix(".msgpack") / dict_file.name
         assert kept.read_bytes() == b"the state of its trial"
         assert not dict_file.exists()
@@ -152,7 +150,7 @@ def test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on(path: Path, ca
         writer.write(1)
         read_new(reader, writer.journal)
         assert list(copy.read()) == writer.entries
-    assert "has everything" in caplog.text
+    assert "is complete" in caplog.text
     copy.close()
 
 

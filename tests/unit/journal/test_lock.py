@@ -47,19 +47,24 @@ def described(pid: int, mark: str = "") -> str:
 PLACE, BEGAN = process_mark().split(".")
 
 
+#: Of drivers that died on this machine, one has another process's number. Nothing is known of the others.
+DEAD = {"gone": described(2**22 + 1), "another's": described(os.getpid(), f"{PLACE}.{int(BEGAN) - 1}")}
+UNKNOWN = ["", "somebody", "process x on y (z)", "process 1 on elsewhere pid:[1]"]
+
+
 @pytest.mark.parametrize(
-    "description",
-    [described(2**22 + 1), described(os.getpid(), f"{PLACE}.{int(BEGAN) - 1}")],
-    ids=["gone", "another's"],
+    ("description", "least_s", "most_s"),
+    [*((dead, 0.0, 0.0) for dead in DEAD.values()), *((text, LOCK_S, LOCK_S + KEEP_LOCK_S) for text in UNKNOWN)],
+    ids=[*DEAD, *UNKNOWN],
 )
-def test_a_driver_that_died_on_this_machine_is_replaced_at_once_also_if_another_process_has_its_number(
-    server: MemoryServer, slept: list[float], description: str
+def test_a_dead_local_driver_is_replaced_immediately_and_another_after_its_lock(
+    server: MemoryServer, slept: list[float], description: str, least_s: float, most_s: float
 ) -> None:
     held_by(server, description)
 
     take_lock(MemoryJournal(server, "x"), "second", sleep=slept.append)
 
-    assert slept == []
+    assert least_s <= sum(slept) <= most_s
 
 
 def test_a_living_driver_on_this_machine_is_not_waited_for(server: MemoryServer, slept: list[float]) -> None:
@@ -80,9 +85,7 @@ def test_a_living_driver_on_this_machine_is_not_waited_for(server: MemoryServer,
     ],
     ids=["of another name", "of the same name"],
 )
-def test_a_driver_on_another_machine_is_not_displaced(
-    server: MemoryServer, slept: list[float], description: str
-) -> None:
+def test_a_driver_elsewhere_is_not_displaced(server: MemoryServer, slept: list[float], description: str) -> None:
     first = held_by(server, description)
 
     def sleep(seconds: float) -> None:
@@ -94,17 +97,6 @@ def test_a_driver_on_another_machine_is_not_displaced(
 
     assert len(slept) == 1
     assert server.experiments["x"].holder == "first"
-
-
-@pytest.mark.parametrize("description", ["", "somebody", "process x on y (z)", "process 1 on elsewhere pid:[1]"])
-def test_a_driver_that_died_elsewhere_or_says_nothing_of_itself_is_replaced_when_its_lock_has_run_out(
-    server: MemoryServer, slept: list[float], description: str
-) -> None:
-    held_by(server, description)
-
-    take_lock(MemoryJournal(server, "x"), "second", sleep=slept.append)
-
-    assert LOCK_S <= sum(slept) <= LOCK_S + KEEP_LOCK_S
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Pages of the docs, and the cheat sheet, are true: their examples run, and what they name is there."""
+"""Examples of the docs and of the cheat sheet run, and the names in them exist."""
 
 from __future__ import annotations
 
@@ -102,12 +102,10 @@ def test_the_examples_of_results_run(run: Run, tmp_path: Path):
     assert {path.name for path in tmp_path.glob("*.*")} >= {"curves.png", "importances.svg", "timeline.html"}
 
 
-# Of what Ax does by itself.
+# From code of Ax.
 @pytest.mark.filterwarnings(r"ignore:::ax\b")
 @pytest.mark.parametrize("example", PROGRAM.findall((ROOT / "docs" / "search.md").read_text()))
-def test_an_example_of_search_runs_as_far_as_it_needs_no_worker(
-    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_example_of_search_runs_without_workers(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for extra, module in {"ax": "ax", "syne_tune": "syne_tune.optimizer.baselines"}.items():
         if re.search(rf"integrations\.{extra}\w* ", example):
             # Passes over the warnings of an import, which includes Syne Tune 0.13's: its strings have invalid escapes.

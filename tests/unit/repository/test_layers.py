@@ -42,10 +42,23 @@ FLOORS: Final = {
 }
 #: Parts of one floor that never import each other.
 APART: Final = frozenset({("backends", "worker"), ("worker", "backends")})
+#: The rooms of a folder, from the lowest up: a room imports only those before it. Modules beside the rooms stand in the
+#: same order. Those of one line are one room.
+ROOMS: Final = {
+    "journal": (
+        "server",
+        "exchange",
+        "base",
+        "files",
+        "lock memory memory_server published redis states stream",
+    ),
+    "worker": ("host", "programs", "reports", "ports", "hooks", "attempts", "loop", "tasks"),
+    "driver": ("setup", "writing", "ports", "hooks", "rules", "path", "loop", "driver", "trials"),
+}
 #: Modules that alone may import something from outside, by the import.
 ALONE: Final = {
-    "celery": {"worker/app.py", "backends/celery.py"},
-    "kombu": {"worker/app.py", "backends/celery.py"},
+    "celery": {"worker/tasks/app.py", "backends/celery.py"},
+    "kombu": {"worker/tasks/app.py", "worker/tasks/transport.py", "backends/celery.py"},
     "redis": {"journal/", "services/", "backends/local/server.py"},
     "click": {"cli/", "__main__.py"},
     "rich": {"results/", "cli/"},
@@ -72,8 +85,10 @@ PARTNERS: Final = {
 }  # fmt: skip
 
 
-#: Files in which the name of a module is no import, but that of a process, a group of entry points, or an attribute.
-BY_NAME: Final = frozenset({"backends/local/worker.py", "core/entry_points.py", "integrations/opentelemetry.py"})
+#: Files in which the name of a module is no import, but that of a process, a group of entry points, a folder, or an attribute.
+BY_NAME: Final = frozenset(
+    {"backends/local/worker.py", "core/entry_points.py", "integrations/opentelemetry.py", "journal/server/script.py"}
+)
 
 
 class Import(NamedTuple):
@@ -145,6 +160,60 @@ def test_no_arrow_points_up() -> None:
         if FLOORS[there] > FLOORS[here] or (here, there) in APART:
             found.append(str(each))
     assert found == []
+
+
+def arrows_up_in(root: Path, folder: str) -> list[str]:
+    """Return the imports of a folder's modules that point to a room above their own, or to the folder's facade."""
+    order = {name: floor for floor, names in enumerate(ROOMS[folder]) for name in names.split()}
+    found = []
+    for each in imports_of(root):
+        parts, target = each.file.removesuffix(".py").split("/"), each.module.split(".")
+        if parts[0] != folder or parts[1] == "__init__" or target[:2] != ["mqtune", folder]:
+            continue
+        if order.get("".join(target[2:3]), len(order)) > order[parts[1]]:
+            found.append(str(each))
+    return found
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_within_a_folder_no_arrow_points_to_a_higher_room(folder: str) -> None:
+    rooms = {part for line in ROOMS[folder] for part in line.split()}
+    there = {
+        path.stem for path in (ROOT / folder).iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+
+    assert there - {"__init__"} == rooms
+    assert arrows_up_in(ROOT, folder) == []
+
+
+def test_the_design_has_the_rooms_in_their_order() -> None:
+    table = (ROOT.parent / "docs" / "design.md").read_text().split("**Rooms.**")[1].split("\n\n")[1]
+    listed: dict[str, list[str]] = {}
+    folder = ""
+    for cells in (line.strip("|").split("|") for line in table.splitlines()[2:]):
+        folder = cells[0].strip(" `/") or folder
+        listed.setdefault(folder, []).extend(re.findall(r"`(\w+)(?:/|\.py)`", cells[1]))
+
+    assert listed.keys() == ROOMS.keys()
+    for folder, names in listed.items():
+        order = {name: floor for floor, line in enumerate(ROOMS[folder]) for name in line.split()}
+        floors = [order[name] for name in names]
+        assert floors == sorted(floors, reverse=True)
+        assert {name for name in order if (ROOT / folder / name).is_dir()} <= {*names}
+
+
+def test_an_arrow_to_a_higher_room_or_to_the_facade_is_found(tmp_path: Path) -> None:
+    for file, code in {
+        "worker/host/devices.py": "from mqtune.worker.attempts import slots\nfrom mqtune.worker import Slots",
+        "worker/attempts/slots.py": "from mqtune.worker.host.devices import SlotPlan\nimport mqtune.worker.ports",
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(code)
+
+    assert arrows_up_in(tmp_path, "worker") == [
+        "worker/host/devices.py:1 imports mqtune.worker.attempts.slots",
+        "worker/host/devices.py:2 imports mqtune.worker.Slots",
+    ]
 
 
 def test_libraries_stay_where_they_belong() -> None:

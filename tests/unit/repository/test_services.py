@@ -42,12 +42,17 @@ def services_beside_the_ports(root: Path) -> Iterator[str]:
         parts = each.module.split(".")[1:]
         if found is None or each.module.partition(".")[0] != "mqtune":
             continue
-        if parts[0] in BY_FACADE and (root / "/".join(parts[:2])).with_suffix(".py").is_file() and parts[1] != "ports":
+        if parts[0] in BY_FACADE and is_inside(root / parts[0], parts[1]) and parts[1] != "ports":
             yield str(each)
         if parts[0] == "services" and parts[1] != found[1]:
             doc = (root / "services" / found[1] / "__init__.py").read_text()
             if f"``{parts[1]}``" not in doc:
                 yield str(each)
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Return whether a name is a module or a room of a folder, and not a name of its facade."""
+    return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
 
 
 def test_the_kernel_imports_no_service_and_services_meet_it_at_ports_and_facades() -> None:
@@ -57,19 +62,19 @@ def test_the_kernel_imports_no_service_and_services_meet_it_at_ports_and_facades
 
 def test_such_imports_are_found(tmp_path: Path) -> None:
     for file, text in {
-        "worker/runtime.py": "from mqtune.services.health import check",
+        "worker/loop/runtime.py": "from mqtune.services.health import check",
         "worker/ports.py": "",
         "services/health/__init__.py": '"""It needs ``usage``."""',
         "services/health/worker.py": (
-            "import mqtune.services.usage.worker\nfrom mqtune.worker import ports\nimport mqtune.worker.runtime\nimport mqtune.services.logs.worker"
+            "import mqtune.services.usage.worker\nfrom mqtune.worker import ports\nimport mqtune.worker.loop.runtime\nimport mqtune.services.logs.worker"
         ),
     }.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
 
-    assert kernel_that_imports_services(tmp_path) == ["worker/runtime.py:1 imports mqtune.services.health.check"]
+    assert kernel_that_imports_services(tmp_path) == ["worker/loop/runtime.py:1 imports mqtune.services.health.check"]
     assert [*services_beside_the_ports(tmp_path)] == [
-        "services/health/worker.py:3 imports mqtune.worker.runtime",
+        "services/health/worker.py:3 imports mqtune.worker.loop.runtime",
         "services/health/worker.py:4 imports mqtune.services.logs.worker",
     ]
 
@@ -192,9 +197,9 @@ def test_without_some_services_trials_run_all_the_same(run: int, tmp_path: Path)
 
 
 #: The lines of the kernel's files that a reader of a trial's whole life needs. Lower it; the aim is 12,000.
-MOST_LINES: Final = 15_984
+MOST_LINES: Final = 15_511
 #: The most modules of mqtune that a loop imports, by its file.
-MOST_IMPORTS: Final = {"driver/loop.py": 14}
+MOST_IMPORTS: Final = {"driver/loop/loop.py": 14}
 
 
 def test_the_list_of_the_kernel_names_files_that_are_there_and_does_not_grow() -> None:

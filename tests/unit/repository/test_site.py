@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
 import pytest
+from built_site import built_site
 from pages import CODE, ROOT, table_lines
 from walkthrough import blocks_of
 
@@ -57,17 +55,7 @@ OWN_VARIABLES: Final = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built with every warning an error, and with no way to another host."""
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
-        cwd=ROOT,
-        env={**os.environ, "HTTPS_PROXY": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder
+    return built_site(tmp_path_factory.getbasetemp())
 
 
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:

@@ -73,8 +73,8 @@ def test_a_copy_that_lacks_entries_says_so(book: Book, file: JournalFile) -> Non
         # In half an entry, of an id of nine characters: the mark of a copy that lacks entries.
         written.write(b"\x92\xa9" + b"\xc1\xc1")
 
-    with pytest.raises(CopyIncomplete, match="lacks the end of experiment 'mine'"):
-        live.take_in(0)
+    with pytest.raises(CopyIncomplete, match="lacks the last entries of experiment 'mine'"):
+        live.fold_new(0)
 
 
 def test_an_entry_that_the_ones_before_do_not_allow_is_left_out(book: Book) -> None:
@@ -87,7 +87,7 @@ def test_an_entry_that_the_ones_before_do_not_allow_is_left_out(book: Book) -> N
     book.report("0001", {"loss": 1.0})
     server.entries.append(Entry("91-0", book.entries[-1].data))
 
-    assert live.take_in(0)
+    assert live.fold_new(0)
 
     assert (live.fold.values, live.fold.is_out_of_order, live.last) == ([3.0, 2.0, 1.0], True, "91-0")
 
@@ -97,15 +97,15 @@ def test_a_server_that_is_away_is_an_error_until_the_experiment_has_ended(book: 
     live = Followed(server, "mine", Heard)
     server.is_away = True
     with pytest.raises(BrokerUnavailable):
-        live.take_in(0)
+        live.fold_new(0)
     server.is_away, before = False, len(book.entries)
     book.end("0001")
     book.finish()
     server.entries = book.entries[before:]
-    assert live.take_in(0)
+    assert live.fold_new(0)
     server.is_away = True
 
-    assert not live.take_in(0)
+    assert not live.fold_new(0)
 
     assert live.fold.experiment.trials[FIRST].status is TrialStatus.COMPLETED
 

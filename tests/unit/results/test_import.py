@@ -112,7 +112,7 @@ def test_a_plain_table_has_its_metric_and_its_config(tmp_path: Path) -> None:
         {"lr": 1e-3, "kind": 8, "flag": False},
     ]
     assert found.best.value == 0.75
-    with pytest.raises(ConfigurationError, match="is there already; give another name"):
+    with pytest.raises(ConfigurationError, match="already exists; give another name"):
         run("import", str(table), "--metric", "acc", "--mode", "max")
 
 

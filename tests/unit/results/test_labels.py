@@ -177,7 +177,7 @@ def test_labels_that_can_not_be_and_a_folder_that_is_written_are_refused(mqtune_
         with pytest.raises(ConfigurationError):
             said(*words)
     list(copy.go_on())
-    with pytest.raises(NameTaken, match="is written in this moment"):
+    with pytest.raises(NameTaken, match="another process writes to the folder"):
         said("label", "simulated", "--tag", "a")
     copy.close()
 

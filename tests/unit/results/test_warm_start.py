@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_left_out_and_said_once(old: Results, caplog: pytes
 
     assert found == [each for each in whole if each[0]["x"] >= 0]
     (said,) = caplog.messages
-    assert f"nothing is learnt from {len(whole) - len(found)} of the {len(whole)} trials of old" in said
+    assert f"{len(whole) - len(found)} of the {len(whole)} trials of old don't fit the space" in said
     assert "is outside uniform(0.0, 1.0)" in said
 
 
@@ -211,7 +211,7 @@ def test_what_can_not_be_meant_is_refused_at_once(arguments: list[Any], text: st
     ("source", "text"),
     [
         ("oldd", "there is no experiment 'oldd'.*do you mean old"),
-        ("notes.txt", "notes.txt holds no study"),
+        ("notes.txt", "notes.txt has no study"),
         ("sqlite:////nowhere/at/all.db", "can't be read as a storage"),
         ("mysql://me:secret@h/db", r"mysql://me:\*\*\*@h/db can't be read as a storage"),
         ("two.db", "two.db has 2 studies: a, b; give one"),
@@ -234,7 +234,7 @@ def test_an_experiment_without_ended_trials_has_nothing_to_teach(mqtune_home: Pa
     with closing(tuner(name="young")) as young:
         young.step(0.0)
 
-        with pytest.raises(ConfigurationError, match="young has no trial that has ended"):
+        with pytest.raises(ConfigurationError, match="young has no COMPLETED or EARLY_STOPPED trial"):
             learnt(WarmStart([young.results()]))
 
 

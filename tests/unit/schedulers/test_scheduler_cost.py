@@ -1,4 +1,4 @@
-"""Promotion by cost: who is best is counted by what trials have cost, by hand and against an oracle."""
+"""Promotion by cost, by hand and against an oracle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_of_cheap_trials_more_are_promoted_than_one_in_the_factor() -> None:
     arrive(at, 0, 1, 1)
     arrive(at, 1, 2, 1)
     assert at.scheduler.choose(can_start=True) == START
-    # A third of 6 is 2: what the two best have cost.
+    # A third of 6 is 2, the cost of the two best.
     arrive(at, 2, 3, 4)
 
     assert at.scheduler.choose(can_start=True) == Resume(TrialId("0"), "rung 1: among the best 2 of 3")
@@ -55,9 +55,7 @@ def test_a_cost_that_no_report_has_is_a_mistake() -> None:
     at.stage(0)
     assert at.report(0, 1, None) is CONTINUE
 
-    with pytest.raises(
-        ConfigurationError, match="report 2 of trial 0 has no number of at least 0 for the cost 'dolars'"
-    ):
+    with pytest.raises(ConfigurationError, match=r"report 2 of trial 0 has no number .* the cost 'dolars'"):
         at.report(0, 2, 1, dollars=1)
 
 
@@ -66,9 +64,7 @@ def test_a_cost_that_no_report_has_is_a_mistake() -> None:
     gone=st.lists(st.integers(0, 39), max_size=4),
     factor=st.sampled_from([Fraction(2), Fraction(3), Fraction(5, 2)]),
 )
-def test_the_best_are_the_longest_prefix_within_their_share_of_the_cost(
-    trials: list[tuple[int, float]], gone: list[int], factor: Fraction
-) -> None:
+def test_the_best_fit_their_share_of_costs(trials: list[tuple[int, float]], gone: list[int], factor: Fraction) -> None:
     at = Table(bound(PromotionASHA(9, reduction_factor=float(factor), cost="dollars")))
     entered = []
     for number, (score, cost) in enumerate(trials):

@@ -1,4 +1,4 @@
-"""HyperBand: brackets and rounds by hand and against an oracle, and games with events in any order."""
+"""HyperBand: brackets by hand, and games against an oracle with events in any order."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def test_the_brackets_are_those_of_the_papers_example() -> None:
         (10, 2.5, [(7, 1.6), (2, 4), (1, 10)]),
     ],
 )
-def test_the_bracket_with_the_most_trials_is_there_however_logarithms_round(
-    max_t: float, factor: float, first: list[tuple[float, float]]
-) -> None:
+def test_the_largest_bracket_is_there(max_t: float, factor: float, first: list[tuple[float, float]]) -> None:
     assert rounds(max_t, factor)[0] == first
 
 

@@ -148,9 +148,7 @@ def test_what_the_entries_of_a_choice_have_of_their_own_may_change() -> None:
 
     assert exploration({"opt": {"name": "adam", "lr": 0.5}}, random.Random(0)) == {"opt": {"name": "adam", "lr": 0.25}}
     assert exploration({"opt": {"name": "sgd", "momentum": 0.5}}, random.Random(0))["opt"]["momentum"] == 0.5
-    with pytest.raises(
-        ConfigurationError, match=r"'opt/beta', which is not in the space; that has 'opt', 'opt/name', 'opt/lr'"
-    ):
+    with pytest.raises(ConfigurationError, match=r"'opt/beta', which is not in the space; that has 'opt'"):
         PBT(2, {"opt": {"beta": uniform(0, 1)}}).check_space(space)
 
 
@@ -202,9 +200,7 @@ def test_a_policy_leads_through_the_trials_that_were_copied_and_begins_anew_from
 def test_a_policy_needs_a_trial_and_its_checkpoints() -> None:
     with pytest.raises(ConfigurationError, match="the journal has no trial 'z'; there are a, b"):
         policy_of(JOURNAL, "z")
-    with pytest.raises(
-        ConfigurationError, match="attempt 2 of trial c went on from checkpoint 'gone', which the journal lacks"
-    ):
+    with pytest.raises(ConfigurationError, match="attempt 2 of trial c began from checkpoint 'gone'"):
         policy_of([staged("c", 1, {}), staged("c", 2, {}, "gone")], "c")
 
 

@@ -1,4 +1,4 @@
-"""Populations larger than the slots, which take turns, and populations that come along in generations."""
+"""Populations that take turns on fewer slots, and populations in generations."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from mqtune.schedulers import Choice, Resume
 
 @dataclass
 class Member:
-    """What a rule has of a trial that has not ended."""
+    """The state of a trial that has not ended."""
 
     order: int
     due: float
-    #: Its rank, and one that counts once it has paused.
+    #: Its rank, and the rank that counts once it has paused.
     rank: tuple[bool, float, int] | None = None
     score: tuple[bool, float, int] | None = None
-    #: How far it has come, or what it copies.
+    #: Its own time, or the time of its source.
     reached: int = 0
-    #: How many of those that began first it may copy.
+    #: How many of the first members it may copy.
     peers: int | None = None
-    #: What it is to copy: sources, and their checkpoints.
+    #: Its possible sources, with their checkpoints.
     copy: dict[str, str] = field(default_factory=dict)
     is_replaced: bool = False
-    #: Whether nobody knows how far the checkpoint is from which it goes on.
+    #: Whether the time of its checkpoint is unknown.
     is_lost: bool = False
     checkpoint: str = ""
     saves: bool = False
 
 
 class Population:
-    """The rule as the docstring states it, from plain dicts: what a report leads to, and what a free slot is for."""
+    """The rule of the docstring in plain dicts: decisions on reports, and uses of free slots."""
 
     def __init__(self, size: int | None, fraction: float, grace: int = 0) -> None:
         self.size, self.fraction, self.lowest = size, fraction, max(2, grace + grace % 2)
         self.begun = 0
         self.members: dict[str, Member] = {}
-        #: Those that a person has paused, and those that no one copies any more.
+        #: Members that a person has paused, and members that no other copies any more.
         self.aside: set[str] = set()
         self.abandoned: set[str] = set()
 
@@ -103,7 +103,7 @@ class Population:
         return (math.isnan(loss), 0 if math.isnan(loss) else loss, self.members[name].order)
 
     def ranked(self, names: Iterable[str]) -> tuple[list[str], int]:
-        """Those that have a rank, the best first, and how many of them are copied and copy."""
+        """Return ranked members, the best first, and how many of them copy and are copied."""
         found = [(rank, name) for name in names if (rank := self.members[name].rank) is not None]
         return [name for _, name in sorted(found)], min(max(1, math.floor(len(found) * self.fraction)), len(found) // 2)
 
@@ -176,7 +176,7 @@ class Turns(Population):
 
 @dataclass(eq=False)
 class Cohort:
-    """Those that wait for one another."""
+    """Members that wait for one another."""
 
     level: float
     begun: int = 0
@@ -190,7 +190,7 @@ class Generations(Population):
         super().__init__(*arguments)
         self.cohorts: list[Cohort] = []
         self.of: dict[str, Cohort] = {}
-        #: Those that go on, by their places.
+        #: Members that resume, by their places.
         self.ready: dict[str, tuple[int, int, int]] = {}
 
     def enrol(self, name: str) -> None:
@@ -204,7 +204,7 @@ class Generations(Population):
         return self.members[name].rank is None and name not in self.aside
 
     def parts(self, cohort: Cohort) -> dict[str, dict[str, str]]:
-        """Those that go on when the generation is over, in their order, with what they may copy; none before."""
+        """Return the next generation with its possible sources. Empty during a generation."""
         names = [name for name in self.members if self.of[name] is cohort]
         if any(map(self.is_missing, names)):
             return {}
@@ -305,9 +305,7 @@ def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
 
 
 @given(rng=rngs, slots=st.integers(1, 9), fraction=st.sampled_from([0.2, 0.25, 0.5]))
-def test_what_a_generation_decides_does_not_depend_on_the_slots(
-    rng: random.Random, slots: int, fraction: float
-) -> None:
+def test_a_generation_decides_the_same_on_any_slots(rng: random.Random, slots: int, fraction: float) -> None:
     def noisy(config: Config, now: int) -> Metrics | None:
         return None if now > 12 else {"loss": random.Random(f"{config['lr']} {now}").random()}
 

@@ -59,9 +59,7 @@ def tell(
         (27.0, 1.0, 3.0, [1, 3, 9, 27]),
     ],
 )
-def test_rungs_are_exact_and_end_at_max_t(
-    max_t: float, grace_period: float, factor: float, levels: list[float]
-) -> None:
+def test_rungs_end_exactly_at_max_t(max_t: float, grace_period: float, factor: float, levels: list[float]) -> None:
     scheduler = asha(max_t=max_t, grace_period=grace_period, reduction_factor=factor)
 
     assert list(scheduler.rung_levels) == levels

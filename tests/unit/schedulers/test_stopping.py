@@ -1,4 +1,4 @@
-"""Stop rules: where each bound lies exactly, what is kept, and that a replay brings a rule back."""
+"""Stop rules: their exact bounds, and their state after a replay."""
 
 from __future__ import annotations
 
@@ -93,6 +93,14 @@ def experiment(mode: Any = "min", **counts: int) -> Experiment:
         (TrialPlateau(num_results=2, grace_period=4, min_delta=0.5), "min", [1.0, 9.0, 9.0, 9.0, 1.5, 1.75, 1.75], ["", "", "", "…", "", "", "…"]),
         (TrialPlateau(num_results=1, grace_period=0, min_delta=0), "max", [1.0, 1.0, 0.5, NAN, 2.0, 1.0],
          ["", "", "loss no longer improves: 0.5 is the best of 1 reports, and 1 that before", "", "", "…"]),
+        # A bound is reached at its very value, and from the side that is meant.
+        ({"loss": 0.1}, "min", [0.11, NAN, None, 0.1, -INF], ["", "", "", "…", "…"]),
+        ({"loss": 0.1}, "max", [0.09, NAN, None, 0.1, INF], ["", "", "", "…", "…"]),
+        ({"epoch": 3}, "min", [{"epoch": 2.5}, {"epoch": 3}, {"epoch": 3.5}], ["", "…", "…"]),
+        ({"loss": 0.1, "epoch": 3}, "min", [{"loss": 0.0, "epoch": 1}], ["…"]),
+        ({"done": True}, "min", [{"done": False}, {"done": True}], ["", "…"]),
+        ({"loss": 2}, "min", ["low", [1], {"loss": {"a": 1}}, True, 1.0], [*[""] * 4, "…"]),
+        (MaximumIteration(1), "min", [{}], ["…"]),
         (MaximumIteration(2) | {"loss": 0.1}, "min", [0.5, 0.05], ["", "reached iteration 2"]),
         (MaximumIteration(9) | {"loss": 0.1}, "min", [0.05], ["loss=0.05 reached 0.1"]),
         (MaximumIteration(2) & {"loss": 0.1}, "min", [0.05, 0.5, 0.1], ["", "", "reached iteration 2 and loss=0.1 reached 0.1"]),
@@ -118,7 +126,7 @@ def test_a_rule_ends_a_trial_at_these_reports(rule: Any, mode: str, losses: list
         (MaximumIteration(1) | TrialDiverged(), [NAN], False),
         (MaximumIteration(1) & TrialDiverged(), [NAN], True),
         (MaximumIteration(9) | (MaximumIteration(1) & TrialDiverged()), [NAN], True),
-        # What it gave up before has no part in it.
+        # Earlier trials that it gave up have no part in it.
         (TrialDiverged() | MaximumIteration(3), [0.5, NAN, 0.5], False),
     ],
 )
@@ -127,33 +135,6 @@ def test_a_trial_is_given_up_where_its_rule_says_so(rule: StopRule, losses: list
 
     assert [run.report(loss) for loss in losses][-1]
     assert rule.gives_up is given_up
-
-
-@pytest.mark.parametrize(
-    ("mode", "bounds", "metrics", "stops"),
-    [
-        ("min", {"loss": 0.1}, {"loss": 0.1}, True),
-        ("min", {"loss": 0.1}, {"loss": 0.11}, False),
-        ("max", {"loss": 0.1}, {"loss": 0.1}, True),
-        ("max", {"loss": 0.1}, {"loss": 0.09}, False),
-        ("min", {"epoch": 3}, {"epoch": 3}, True),
-        ("min", {"epoch": 3}, {"epoch": 3.5}, True),
-        ("min", {"loss": 0.1, "epoch": 3}, {"loss": 0.0, "epoch": 1}, True),
-        ("min", {"loss": 0.1}, {"loss": NAN}, False),
-        ("max", {"loss": 0.1}, {"loss": NAN}, False),
-        ("min", {"loss": 0.1}, {"loss": -INF}, True),
-        ("max", {"loss": 0.1}, {"loss": INF}, True),
-        ("min", {"loss": 0.1}, {"loss": None}, False),
-        ("min", {"done": True}, {"done": False}, False),
-        ("min", {"done": 1}, {"done": True}, True),
-    ],
-)
-def test_a_bound_is_reached_at_its_very_value_and_from_the_side_that_is_meant(
-    mode: str, bounds: dict[str, float], metrics: dict[str, Any], stops: bool
-) -> None:
-    rule = bound(bounds, mode)
-
-    assert bool(rule.stops_trial(trial(), Report(TrialId("0001"), 1, 1, T0, metrics))) is stops
 
 
 def test_a_metric_that_the_first_report_lacks_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -173,19 +154,8 @@ def test_a_metric_that_no_report_had_is_an_error_when_a_trial_completes() -> Non
     run = Run(bound({"los": 0.1}))
     run.report(0.5)
 
-    with pytest.raises(
-        MetricMissing, match=r"had 'los', and trial 0001 is complete; its last report has 'loss': correct"
-    ):
+    with pytest.raises(MetricMissing, match=r"had 'los', and trial 0001 is complete; .* 'loss': correct"):
         run.end(last_metrics={"loss": 0.5})
-
-
-@pytest.mark.parametrize("value", ["low", [1], {"a": 1}, True])
-def test_a_value_that_is_no_number_is_passed_over(value: Any) -> None:
-    run = Run(bound({"loss": 2}))
-
-    assert not run.report(value)
-    assert run.report(1.0)
-    assert MaximumIteration(1).stops_trial(Trial(TrialId("0001"), {}), Report(TrialId("0001"), 1, 1, 0.0, {}))
 
 
 def test_a_function_is_asked_with_the_trial_and_its_report() -> None:
@@ -211,9 +181,7 @@ async def later(trial: Trial, report: Report) -> bool:
     ("checkpoint", "source", "stops"),
     [("p-0001-1-1", None, True), ("p-0001-1-1", "0001", True), ("", None, False), ("p-0009-1-1", "0009", False)],
 )
-def test_a_later_attempt_keeps_the_values_of_its_own_checkpoint(
-    checkpoint: str, source: TrialId | None, stops: bool
-) -> None:
+def test_a_later_attempt_keeps_its_checkpoints_values(checkpoint: str, source: TrialId | None, stops: bool) -> None:
     rule = bound(TrialPlateau(num_results=2, grace_period=0))
     rule.stops_trial(trial(), Report(TrialId("0001"), 1, 1, T0, {"loss": 1.0}))
     again = trial(attempt=2)

@@ -219,7 +219,7 @@ def test_bad_arguments_and_another_experiments_searcher_are_refused() -> None:
         mqtune.Repeater(3)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="searcher='best' is not a searcher"):
         mqtune.Repeater("seed", "best")
-    with pytest.raises(ConfigurationError, match="Repeater goes by one metric"):
+    with pytest.raises(ConfigurationError, match="Repeater supports one metric"):
         mqtune.Tuner(
             curve, {"seed": mqtune.choice([1])}, metric=["loss", "x"], mode="min", searcher=mqtune.Repeater("seed")
         )
@@ -230,9 +230,7 @@ def test_bad_arguments_and_another_experiments_searcher_are_refused() -> None:
 def test_a_searcher_whose_own_space_has_the_entry_is_refused_when_it_suggests() -> None:
     story = Story(mqtune.InitialPoints([{"seed": 8}], Noting(SPACE), space=SPACE))
 
-    with pytest.raises(
-        ConfigurationError, match=r"InitialPoints proposes .* in which 'seed' is the constant 7, or none"
-    ):
+    with pytest.raises(ConfigurationError, match=r"InitialPoints proposes .* 'seed' is the constant 7"):
         story.begin()
 
 

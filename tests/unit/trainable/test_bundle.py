@@ -29,18 +29,18 @@ def bundle_of(*entries: Any, version: int = 1) -> Bundle:
     ["/etc/passwd", "../up", "a/../../up", "a//b", "./a", "a/", "", ".", "..", "a\0b", "a\\..\\b", 7, "x" * 5_000],
 )
 def test_a_name_that_leads_elsewhere_is_refused(name: object):
-    with pytest.raises(CodeRefused, match=r"is not a file below a folder|can't be read"):
+    with pytest.raises(CodeRefused, match=r"is not a relative path of a plain file|can't be read"):
         bundle_of([name, b"", False]).files()
 
 
 def test_what_is_no_bundle_is_refused():
     good = Bundle.of({"a.py": File(b"1")})
     for bad, why in (
-        (Bundle(good.digest, good.data[:-3]), "other content"),
+        (Bundle(good.digest, good.data[:-3]), "does not match its hash"),
         (Bundle(good.digest, b"\0" * 9), "damaged"),
-        (Bundle(good.digest, Bundle.of({"a.py": File(b"2")}).data), "other content"),
-        (Bundle(good.digest, zlib.compress(bytes(2 * MOST_BYTES))), "other content"),
-        (bundle_of(["a", "text", False]), "not a file"),
+        (Bundle(good.digest, Bundle.of({"a.py": File(b"2")}).data), "does not match its hash"),
+        (Bundle(good.digest, zlib.compress(bytes(2 * MOST_BYTES))), "does not match its hash"),
+        (bundle_of(["a", "text", False]), "not a relative path of a plain file"),
         (bundle_of(["a", b""]), "can't be read"),
         (bundle_of(version=2), "version 2.*upgrade"),
         (bundle_of(["a", bytes(MOST_BYTES + 1), False]), "32 MiB"),
@@ -60,9 +60,7 @@ def test_the_key_of_the_first_pattern_that_fits_a_name_counts() -> None:
     keys.check("--accept-code")
     assert keys.of("team-a-special") == f"x{KEY}"
     assert (keys.of("team-a-1"), keys.of("team-b-1")) == (KEY, OTHER_KEY)
-    with pytest.raises(
-        CodeRefused, match=r"no key for 'team-c-1'; it has keys for team-a-special, team-a-\*, team-b-\*$"
-    ):
+    with pytest.raises(CodeRefused, match=r"no key for 'team-c-1'; it has keys for team-a-special, team-a-\*"):
         keys.of("team-c-1")
 
 

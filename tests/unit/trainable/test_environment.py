@@ -1,4 +1,4 @@
-"""The versions that a trial ran with, found without further imports, and the variables that an experiment may set."""
+"""Versions of a trial, found without imports, and variables that an experiment may set."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def test_python_platform_and_mqtune_are_told_and_packages_by_their_distributions
     assert (found["packages"], found["code"]) == ({"msgpack": version("msgpack"), "pytest": version("pytest")}, "")
 
 
-def test_a_package_of_another_name_than_its_distribution_speaks_for_itself_and_40_are_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_packages_named_unlike_their_distribution_are_told_up_to_40(monkeypatch: pytest.MonkeyPatch) -> None:
     many = {f"many{number}": str(number) for number in range(50)}
     for name, said in ({"talks": "1.5", "odd": 7} | many).items():
         module = SimpleNamespace(__file__=f"/usr/lib/site-packages/{name}/__init__.py", __version__=said)

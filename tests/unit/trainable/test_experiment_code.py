@@ -1,4 +1,4 @@
-"""Which files are an experiment's code, what tells their versions apart, and what happens when they change."""
+"""The files of an experiment's code, their versions, and their changes."""
 
 from __future__ import annotations
 
@@ -132,9 +132,7 @@ def frozen(root: Path, spec: TrainableSpec = TRAIN) -> FrozenCode:
     return FrozenCode(root / ".code", resolve(spec, root, files))
 
 
-def test_what_is_frozen_is_imported_as_it_was_also_later_and_also_if_it_is_half_typed_now(
-    tmp_path: Path, path_of_imports: None
-) -> None:
+def test_frozen_code_is_imported_as_it_was_whatever_it_is_now(tmp_path: Path, path_of_imports: None) -> None:
     write(
         tmp_path,
         train="import frozen_one\ndef train(config):\n    import frozen_two\n",
@@ -191,7 +189,7 @@ def definition(kept: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]
 
 
 @pytest.mark.parametrize("was_recorded", [True, False])
-def test_code_that_is_the_same_or_was_not_recorded_yet_is_no_change(
+def test_same_or_unrecorded_code_is_no_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_recorded: bool
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

@@ -53,7 +53,7 @@ class Pipe:
         return self._data
 
     def frames(self) -> list[tuple[int, bytes]]:
-        """All that was sent; it must be whole frames."""
+        """Return all frames that were sent; each must be whole."""
         return whole_frames(self.drain())
 
     def reports(self) -> list[tuple[float, dict[str, Any]]]:
@@ -73,9 +73,7 @@ def pipe() -> Iterator[Pipe]:
         yield pipe
 
 
-def test_reports_are_frames_in_the_order_in_which_they_were_made_and_one_that_can_not_be_sent_leaves_nothing(
-    attempt: Session, pipe: Pipe
-) -> None:
+def test_reports_are_frames_in_their_order_and_a_refused_one_leaves_nothing(attempt: Session, pipe: Pipe) -> None:
     sent = [{"loss": number / 2, "far": math.inf, "note": "ü", "nested": {"a": [number, None]}} for number in range(5)]
     refused: list[Any] = [{"a": 1, "b": object()}, {"a": [1, object()]}, {1: 2}, {"a": 2**70}, None]
     for metrics, wrong in zip(sent, refused, strict=True):
@@ -137,7 +135,7 @@ def control() -> Iterator[ControlPipe]:
 
 @pytest.fixture
 def attempt(pipe: Pipe, control: ControlPipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    """This process is a trial with all that a worker gives it."""
+    """This process is a trial with everything that a worker gives it."""
     monkeypatch.setattr(reporting, "current", None)
     before = signal.getsignal(STOP_SIGNAL)
     yield open_attempt(pipe, control, tmp_path)
@@ -224,9 +222,7 @@ def decided(pipe: Pipe, decide: Callable[[int], object]) -> Iterator[None]:
     thread.join(DEADLINE_S)
 
 
-def test_a_question_waits_for_its_answer_and_is_asked_again_without_one(
-    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
-) -> None:
+def test_a_question_waits_for_its_answer(attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path) -> None:
     open_attempt(pipe, control, tmp_path)
     answer = {"is": ["x", 1.5, None]}
     text = base64.b64encode(encode_value(answer)).decode()
@@ -273,7 +269,7 @@ def test_a_worker_that_is_gone_stops_the_trial_also_while_it_waits_in_lockstep(a
 
 
 def checkpoints_of(pipe: Pipe) -> list[tuple[Any, ...]]:
-    """What was sent, by kind, with what is named."""
+    """Return the sent frames, by kind, with their names."""
     found: list[tuple[Any, ...]] = []
     for kind, body in pipe.frames():
         if kind == FRAME_CHECKPOINT:
@@ -324,7 +320,7 @@ def test_what_can_not_be_saved_or_reported_is_refused_in_a_trial_and_outside_and
     assert pipe.frames() == []
 
 
-def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
+def test_lost_checkpoints_are_errors_each_time(
     attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
 ) -> None:
     open_store(str(tmp_path)).create()
@@ -365,9 +361,7 @@ def test_outside_a_trial_the_calls_do_no_harm(tmp_path: Path, caplog: pytest.Log
         (ValueError("no luck"), AttemptEnd.FAILED, "ValueError"),
     ],
 )
-def test_how_a_trainable_ended_is_told_by_what_it_raised(
-    attempt: Session, error: BaseException, end: AttemptEnd, kind: str
-) -> None:
+def test_an_end_is_told_by_its_error(attempt: Session, error: BaseException, end: AttemptEnd, kind: str) -> None:
     def trainable(_config: dict[str, Any]) -> None:
         raise error
 

@@ -1,4 +1,4 @@
-"""Functions as trainables: how they are called, and what becomes of what they return, yield and raise."""
+"""Functions as trainables: their calls, and their returned, yielded and raised values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def got(*, reporter: object = "none", checkpoint_dir: object = "none") -> dict[s
         (lambda config, checkpoint_dir=3: got(checkpoint_dir=checkpoint_dir), ["str", None]),
         (lambda config, *, reporter, checkpoint_dir=3: got(reporter=reporter, checkpoint_dir=checkpoint_dir), ["Reporter", None]),
         (lambda *args, scale=1.0, **kwargs: {"got": [len(args), scale, kwargs]}, [1, 1.0, {}]),
-        # The first parameter is the config, whatever its name.
+        # The first parameter is the config, under any name.
         (lambda reporter: got(reporter=reporter), ["dict", "none"]),
     ],
 )  # fmt: skip
@@ -127,9 +127,7 @@ def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere)
     assert seen == ["cleaned up"]
 
 
-def test_a_checkpoint_dir_becomes_the_checkpoint_of_the_next_report_and_is_given_to_the_next_attempt(
-    attempt: AttemptHere, tmp_path: Path
-):
+def test_a_checkpoint_dir_is_the_next_reports_checkpoint_and_the_next_attempts(attempt: AttemptHere, tmp_path: Path):
     found = []
 
     def train(config, checkpoint_dir=None):

@@ -1,4 +1,4 @@
-"""Scripts as trainables: what they are given, how they report, and how they end."""
+"""Scripts as trainables: their arguments, reports and ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Trial = Callable[..., TrialProcess]
 
 
 def write(path: Path, code: str) -> None:
-    """Write a script; one that is not Python's is executable."""
+    """Write a script. A script in another language than Python is executable."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(textwrap.dedent(code).lstrip())
     if path.suffix != ".py":
@@ -153,9 +153,7 @@ def test_a_script_that_fails_is_told_with_its_code_or_the_signal_and_its_last_wo
         assert one.stderr().count("the disk is full") == 1
 
 
-def test_what_is_printed_without_a_flush_is_reported_at_once_and_a_stop_ends_the_script_and_what_it_started(
-    trial: Trial,
-):
+def test_unflushed_output_is_reported_and_a_stop_ends_the_script_with_its_children(trial: Trial):
     code = """
         import subprocess, sys, time, os
         inner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -335,9 +333,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "site-packages"
 
 
-def test_packages_that_a_script_imports_first_are_imported_once_and_its_own_modules_by_each_trial(
-    trial: Trial, tmp_path: Path, packages: Path
-):
+def test_a_scripts_packages_are_imported_once_and_its_modules_each_time(trial: Trial, tmp_path: Path, packages: Path):
     write(packages / "lib.py", "import os; PID = os.getpid()")
     write(tmp_path / "code" / "mine.py", "import os, sys; PID, GIVEN = os.getpid(), sys.argv[1:]")
     code = "import lib, os\nimport mine\nprint(lib.PID == os.getpid(), mine.PID == os.getpid(), mine.GIVEN)"

@@ -1,4 +1,4 @@
-"""A worker runs what its operator has put below its code root, and nothing else, whatever a message names."""
+"""A worker runs only code below its code root, for any message."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Unfinished(mqtune.Trainable):
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """A code root with a module of a name that was never imported; what is imported from it is forgotten afterwards."""
+    """A code root with a module that was never imported. Its imports are forgotten afterwards."""
     folder = tmp_path / "code"
     folder.mkdir()
     before, modules = list(sys.path), set(sys.modules)
@@ -82,9 +82,7 @@ NOT_ITS_OWN = "subprocess.call call process.run os.path.join OrderedDict __built
         ("Unfinished", "class", "no step"),
     ],
 )
-def test_what_a_module_has_only_imported_is_not_its_own_nor_what_is_something_else(
-    root: Path, module: str, name: str, kind: str, shown: str
-):
+def test_imported_and_other_names_are_no_trainables(root: Path, module: str, name: str, kind: str, shown: str):
     with pytest.raises(TrainableNotFound, match=shown):
         spec(name=name, module=module, kind=kind).load(root)
 
@@ -100,9 +98,7 @@ def test_what_a_module_has_only_imported_is_not_its_own_nor_what_is_something_el
     ],
 )
 @pytest.mark.parametrize("is_script", [True, False], ids=["script", "module"])
-def test_what_only_a_driver_may_do_at_import_is_an_error_with_the_line_that_is_lacking(
-    root: Path, module: str, line: str, what: str, *, is_script: bool
-):
+def test_an_import_that_runs_a_tuner_is_an_error(root: Path, module: str, line: str, what: str, *, is_script: bool):
     (root / f"{module}.py").write_text(f"{CODE}\n{line}\n")
     before = sys.stdin
 
@@ -148,7 +144,7 @@ def test_no_link_leads_out(root: Path, tmp_path: Path, script: str):
 
 
 def test_the_programs_of_a_virtual_environment_in_the_code_root_are_no_trainables(root: Path):
-    # What such a program runs stands in its arguments, which are the config.
+    # The code of such a program is in its arguments, which are the config.
     for script in (".venv/bin/tool", "venv/lib/python3.11/site-packages/tool.py", "packed/site-packages/tool.py"):
         path = root / script
         path.parent.mkdir(parents=True)

@@ -17,7 +17,7 @@ from mqtune.worker import find_gpu_memory, find_gpus, plan_slots
 TWO = ("0", "1")
 PAIRS = (("0",), ("0",), ("1",), ("1",))
 
-#: Two GPUs of one kind, one of another, and one that doesn't say how much memory it has.
+#: Two GPUs of one kind, one of another, and a fourth of unknown memory.
 MEMORY = """
 sys.stdout.write('0, GPU-aaaa-1, 24564, 0\\n1, GPU-aaab-2, 24564, 0\\n2, GPU-cccc-3, 81559, 0\\n3, GPU-dddd-4, [N/A], 0\\n')
 """
@@ -26,7 +26,7 @@ QUERY = "--query-gpu=index,uuid,memory.total,memory.used --format=csv,noheader,n
 
 @pytest.fixture(autouse=True)
 def no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without GPUs, whatever this one has."""
+    """A machine without GPUs, on any machine."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
     (tmp_path / "pynvml.py").write_text("raise ImportError")
@@ -35,7 +35,7 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def nvidia_smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A command of that name on the PATH that does what its script says; it notes how it was called."""
+    """A command of that name on the PATH that runs a script and notes its arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -59,9 +59,7 @@ def write(command: Path, body: str) -> Path:
         ("print('Unable to determine the device handle: GPU is lost'); sys.exit(15)", "GPU is lost"),
     ],
 )
-def test_auto_is_refused_where_the_driver_fails_so_that_no_gpu_machine_joins_as_one_without_gpus(
-    nvidia_smi: Path, body: str, reason: str
-) -> None:
+def test_auto_is_refused_where_the_gpu_driver_fails(nvidia_smi: Path, body: str, reason: str) -> None:
     write(nvidia_smi, body)
 
     with pytest.raises(ConfigurationError, match=rf"GPU driver fails: .*{reason}.*--gpus 0 \(MQTUNE_GPUS=0\)"):
@@ -164,7 +162,7 @@ def test_gpus_or_else_cores_are_slots_with_their_share_of_the_cores(
         ({"slots_per_gpu": 0}, r"--slots-per-gpu 0: must be at least 1"),
         ({"cpus": 0}, r"--cpus 0: must be at least 1"),
         ({"pack_gpus": 0}, r"--pack-gpus 0: must be at least 1"),
-        ({"pack_gpus": 4}, r"--pack-gpus 4: how much memory the GPUs have is not known; say it: --gpu-memory 24"),
+        ({"pack_gpus": 4}, r"--pack-gpus 4: the memory of the GPUs is unknown; give the GB of each: --gpu-memory 24"),
         ({"pack_gpus": 4, "slots_per_gpu": 2}, r"--pack-gpus 4 goes neither with --slots-per-gpu nor"),
     ],
 )
@@ -217,7 +215,7 @@ Machine = Callable[[str], None]
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Have a machine with AMD's GPUs, whose rocm-smi answers as a real one does. No machine with one was at hand."""
+    """Have a machine with AMD's GPUs, by a fake rocm-smi. No real one was at hand."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
@@ -243,9 +241,7 @@ def test_a_slot_sees_its_gpu_by_amds_variable_and_by_nvidias(machine: Machine) -
     assert plan.varies == {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
 
 
-def test_a_worker_keeps_to_the_gpus_that_it_is_shown_unless_they_are_renumbered(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_uses_its_visible_gpus_unless_renumbered(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(json.dumps(CARDS))
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
     assert find_gpus("auto") == ("1",)

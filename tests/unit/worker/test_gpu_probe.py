@@ -1,4 +1,4 @@
-"""The driver is asked by a process of its own: an answer, or none within a known time, whatever becomes of that process."""
+"""A process of its own asks the driver: it answers, or fails within a known time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse
 from mqtune.worker import GpuProbe
 
-#: Answers with what each device's number says, and notes each process that there was.
+#: Answers by each device's number, and notes each process.
 HONEST = """
     for line in sys.stdin:
         asked = json.loads(line)
@@ -59,9 +59,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == GpuProbe.__module__]
 
 
-def test_one_process_answers_all_questions_and_is_replaced_when_it_was_killed(
-    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_process_answers_until_it_is_killed(build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     query = build(HONEST)
     assert processes(tmp_path) == [], "nobody has asked"
 
@@ -89,9 +87,7 @@ def test_one_process_answers_all_questions_and_is_replaced_when_it_was_killed(
         pytest.param("sys.stdin.readline(); print('#', flush=True); time.sleep(600)", id="babbling"),
     ],
 )
-def test_a_process_that_gives_no_answer_is_killed_and_nobody_asks_for_a_while(
-    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture, body: str
-) -> None:
+def test_a_silent_process_is_killed(build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture, body: str) -> None:
     query = build(body, Timing(gpu_answer_s=1.0))
 
     assert [query.used(["0"]) for _ in range(3)] == [{}] * 3
@@ -154,7 +150,7 @@ Ask = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Returns what the process says to some questions, on a machine with these stand-ins; it ends by itself."""
+    """Return the process's answers to some questions, on a machine with these stand-ins."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "lib").mkdir()
 
@@ -165,7 +161,7 @@ def ask(tmp_path: Path) -> Ask:
             command.write_text(f"#!{sys.executable}\n{smi}")
             command.chmod(0o755)
         said = subprocess.run(
-            [sys.executable, "-P", "-m", "mqtune.worker.gpu_probe"],
+            [sys.executable, "-P", "-m", "mqtune.worker.host.gpu_probe"],
             input="".join(json.dumps(question) + "\n" for question in questions),
             env={**os.environ, "PATH": str(tmp_path / "bin"), "PYTHONPATH": str(tmp_path / "lib")},
             capture_output=True,

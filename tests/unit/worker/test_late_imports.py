@@ -1,4 +1,4 @@
-"""What trials import late: what counts, and what may be imported before a fork."""
+"""Late imports of trials: which count, and which may precede a fork."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mqtune.trainable import Looks
+from mqtune.trainable import EnvironmentReads
 
 #: The code of a module, and the words of its refusal.
 UNSAFE = {
@@ -29,7 +29,7 @@ def imported(folder: Path, modules: dict[str, str], then: str) -> Any:
         (packages / f"{name}.py").write_text(source)
     head = f"import sys, json; sys.path[:0] = [{str(packages)!r}, {str(folder)!r}]\n"
     head += "from mqtune.trainable.process.late_imports import ImportWatch, preload\n"
-    # What modules have started ends with it.
+    # Processes of modules end with it.
     tail = "\nimport os, signal; sys.stdout.flush(); [os.kill(int(p), 9) for p in open('/proc/self/task/%d/children' % os.getpid()).read().split()]; os._exit(0)"
     done = subprocess.run([sys.executable, "-c", head + then + tail], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
@@ -85,15 +85,15 @@ def test_an_import_that_leaves_something_no_fork_should_have_is_not_safe(tmp_pat
         (lambda: os.environ["PATH"], False),
     ],
 )
-def test_whether_an_import_has_read_a_variable_is_seen_however_it_does(
+def test_each_read_of_a_variable_is_seen(
     monkeypatch: pytest.MonkeyPatch, way: Callable[[], object], sees: bool
 ) -> None:
     monkeypatch.setenv("LOOKED_AT", "0")
     before = os.environ, type(os.environ)
-    looks = Looks(["LOOKED_AT", "NOT_THERE"])
-    with looks:
+    reads = EnvironmentReads(["LOOKED_AT", "NOT_THERE"])
+    with reads:
         way()
     os.environ["LOOKED_AT"]
 
-    assert looks.seen == ({"LOOKED_AT"} if sees else set())
+    assert reads.seen == ({"LOOKED_AT"} if sees else set())
     assert (os.environ, type(os.environ)) == before

@@ -18,7 +18,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 CONCEALS = """
 import os, subprocess, sys
 from pathlib import Path
-from mqtune.worker.privileges import conceal
+from mqtune.worker.host.privileges import conceal
 
 environ = Path("/proc/self/environ")
 assert b"s3cr3t" in environ.read_bytes()
@@ -36,7 +36,7 @@ os.environ["LATER"] = "too"
 BECOMES = """
 import os, sys
 from pathlib import Path
-from mqtune.worker.privileges import become
+from mqtune.worker.host.privileges import become
 
 become("nobody")
 assert os.getuid() == os.geteuid() != 0

@@ -1,4 +1,4 @@
-"""The uplink: what trials send is in the journal once, in order, and a checkpoint before whatever names it."""
+"""The uplink writes frames once and in order, and checkpoints before their reports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Book(MemoryJournal):
         return [decode_event(entry.data) for entry in self.read("0-0", count=10_000)]
 
     def told(self) -> list[str]:
-        """What the journal says of reports and checkpoints, in order."""
+        """Return the journal's reports and checkpoints, in order."""
         found = []
         for event in self.events():
             if isinstance(event, Reports):
@@ -66,7 +66,7 @@ class Book(MemoryJournal):
 
 
 class Sender:
-    """A trial at its end of the pipe, and the attempt's supervisor, which hears of it."""
+    """A trial at its end of the pipe, and the attempt's supervisor."""
 
     def __init__(self, book: Book, trial: str) -> None:
         self.claim = Claim(TrialId(trial), 1, "t")
@@ -88,7 +88,7 @@ class Sender:
         self.has_ended = True
 
     def frames(self, *frames: tuple[int, bytes]) -> None:
-        """Send frames in one write, which the other end reads at once."""
+        """Send frames in one write, which the other end reads in one."""
         os.write(self.stream.write_end, b"".join(FRAME.pack(len(body), kind) + body for kind, body in frames))
 
     def close(self) -> None:
@@ -167,9 +167,7 @@ def send_all(uplink: Uplink, *senders: Sender) -> None:
         assert one.stream.drained.wait(DEADLINE_S)
 
 
-def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_batch_stays_one_entry(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
+def test_a_dict_is_written_before_its_report(book: Book, uplink: Uplink, sender: Callable[[str], Sender]) -> None:
     one = sender("0001")
     one.frames(a_report(), in_memory("m-0001-1-1.t", b"one"), a_report(checkpoint="m-0001-1-1.t"))
     one.frames(in_memory("m-0001-1-2.t", b"two"), a_report(checkpoint="m-0001-1-2.t"), a_report())
@@ -180,9 +178,7 @@ def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_
     assert book.checkpoint(CheckpointId("m-0001-1-2.t")) == b"two"
 
 
-def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_checkpoints(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
+def test_the_rest_of_an_open_pipe_is_written(book: Book, uplink: Uplink, sender: Callable[[str], Sender]) -> None:
     one = sender("0001")
     data = os.urandom(READ_BYTES + 400_000)
     one.frames(in_memory("m-0001-1-1.t", data), a_report(checkpoint="m-0001-1-1.t"), without_report("p-0001-1-2.t"))
@@ -248,9 +244,7 @@ FORGED: dict[str, tuple[int, bytes]] = {
 
 
 @pytest.mark.parametrize("what", FORGED)
-def test_what_is_not_the_attempts_own_is_not_written_and_what_came_before_it_is(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender], what: str
-) -> None:
+def test_foreign_frames_are_not_written(book: Book, uplink: Uplink, sender: Callable[[str], Sender], what: str) -> None:
     one, victim = sender("0001"), sender("0002")
     before = [a_report(), a_report(), in_memory("m-0001-1-9.t", b"mine"), a_report(checkpoint="m-0001-1-9.t")]
     kind, body = FORGED[what]
@@ -292,7 +286,7 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     uplink.write_again(one.stream)
 
     eventually(lambda: book.told() == all_of_it)
-    # Of one that is drained, the attempt's end follows at once.
+    # After a drained stream, the attempt's end follows immediately.
     assert (book.last_thread is threading.current_thread()) == is_drained
     assert book.checkpoint(CheckpointId("m-0001-1-1.t")) == b"state"
     assert not one.stream.may_be_lost
@@ -331,7 +325,7 @@ def test_a_stream_in_doubt_again_after_each_write_is_carried_to_its_end(
 
 
 @pytest.mark.parametrize("how", ["it has ended", "it is to end", "it is told to end"])
-def test_reports_of_an_attempt_that_ends_are_written_in_spite_of_a_full_journal(
+def test_an_ending_attempt_writes_its_all(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender], how: str
 ) -> None:
     one = sender("0001")
@@ -393,7 +387,7 @@ def test_what_a_full_server_refuses_is_written_once_there_is_room_and_other_expe
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_who_is_told_to_end_waits_for_no_memory_and_its_unwritten_reports_are_counted(
+def test_an_ordered_end_drops_and_counts(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender], call: str
 ) -> None:
     one = sender("0001")
@@ -417,9 +411,7 @@ def test_who_is_told_to_end_waits_for_no_memory_and_its_unwritten_reports_are_co
     assert one.stream.waited_s > 0
 
 
-def test_a_trial_that_floods_the_uplink_with_small_parts_delays_nobody_else(
-    book: Book, sender: Callable[[str], Sender]
-) -> None:
+def test_a_flooding_trial_delays_no_other(book: Book, sender: Callable[[str], Sender]) -> None:
     flooding, quiet = sender("0001"), sender("0002")
     parts = [frame for number in range(1, 500) for frame in (a_report(), without_report(f"p-0001-1-{number}.t"))]
     flooding.frames(*parts)

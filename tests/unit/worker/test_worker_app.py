@@ -18,7 +18,7 @@ from mqtune.worker import ConsumerWatch, guarded
 
 
 class Consumer:
-    """A Celery worker with two slots, one of them free, while three trials wait, and notes of its restarts."""
+    """A Celery worker with one of two slots free while three trials wait, and its restarts."""
 
     def __init__(self) -> None:
         self.waits = 3
@@ -62,9 +62,7 @@ def test_a_worker_that_takes_nothing_although_trials_wait_reconnects_and_then_st
         pytest.param(1, 2, {}, id="an operator has cancelled the consumer"),
     ],
 )
-def test_nothing_is_wrong_while_it_should_take_nothing_and_nobody_asks_redis(
-    tasks: int, room: int, queues: dict[str, object]
-) -> None:
+def test_a_worker_that_should_take_nothing_asks_no_redis(tasks: int, room: int, queues: dict[str, object]) -> None:
     consumer = Consumer()
     consumer.pool.tasks, consumer.pool.num_processes = dict.fromkeys(range(tasks)), room
     consumer.app.amqp.queues.consume_from = queues
@@ -88,7 +86,7 @@ def test_a_step_that_fails_is_logged_and_the_next_one_is_taken(caplog: pytest.Lo
 
     assert taken == [1, 2, 3]
     (record,) = caplog.records
-    assert "a step of the thread counts failed" in record.getMessage()
+    assert "a step of thread counts failed" in record.getMessage()
     assert "no room" in caplog.text
 
 
@@ -107,5 +105,5 @@ time.sleep({DEADLINE_S})
     ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
 
     assert ended.returncode == os.EX_SOFTWARE
-    assert "the thread t can't go on, so this worker ends" in ended.stderr
+    assert "thread t can't continue, so this worker ends" in ended.stderr
     assert "no room" in ended.stderr

@@ -1,4 +1,4 @@
-"""What is sent to Flower of an attempt, and when nothing is."""
+"""The events of an attempt for Flower, and attempts without any."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mqtune.worker import FlowerRows, RunResult
 
 
 class Dispatcher:
-    """Celery's event dispatcher, as far as rows use it. It leaves out since when a row's task had waited."""
+    """Celery's event dispatcher, as far as rows use it, without times of waiting."""
 
     def __init__(self, *groups: str) -> None:
         self.groups = set(groups)
@@ -54,9 +54,7 @@ def a_run(**fields: Any) -> Any:
         (AttemptEnd.FAILED, False, "task-started"),
     ],
 )
-def test_each_end_has_its_state_and_its_time_unless_celery_tells_that(
-    end: AttemptEnd | None, is_abandoned: bool, kind: str
-) -> None:
+def test_each_end_has_its_state_and_time_in_flower(end: AttemptEnd | None, is_abandoned: bool, kind: str) -> None:
     run, clock = a_run(is_abandoned=is_abandoned), SimpleNamespace(time=time.time, monotonic=time.monotonic)
     dispatcher = Dispatcher("worker", "task")
     rows = FlowerRows(lambda: dispatcher, clock)

@@ -1,4 +1,4 @@
-"""Logs: however much a trial prints, its file stays short, and keeps its beginning and its end."""
+"""A log file stays short, and keeps the beginning and the end of the output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def logs(tmp_path: Path) -> Iterator[Logs]:
 
 
 def numbered(first: int, size: int) -> bytes:
-    """Return lines of ten bytes with their numbers, so many bytes of them."""
+    """Return lines of ten bytes with their numbers, of this total size."""
     return b"".join(LINE % number for number in range(first, first + size // LINE_BYTES))
 
 
@@ -76,9 +76,7 @@ def test_a_file_that_was_deleted_or_can_not_be_shortened_ends_nothing(logs: Logs
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_a_file_that_a_link_in_place_of_the_output_leads_to_stays_whole(
-    logs: Logs, tmp_path: Path, link: Callable[[Path, Path], None]
-) -> None:
+def test_a_linked_file_stays_whole(logs: Logs, tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
     (data := tmp_path / "data").write_bytes(numbered(0, 50_000))
     stdout, stderr = begin(logs)
     stderr.write_bytes(numbered(0, 50_000))
@@ -115,9 +113,7 @@ def test_the_folder_has_one_mark_for_all_who_share_it_and_another_folder_another
     assert Logs(tmp_path / "file" / "logs", (), nothing_impaired()).mark == ""
 
 
-def test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_an_impairment_until_it_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     disk = Mock(wraps=tempfile.TemporaryFile, side_effect=full)
     monkeypatch.setattr(tempfile, "TemporaryFile", disk)

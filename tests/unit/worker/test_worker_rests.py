@@ -1,4 +1,4 @@
-"""A worker that can't start attempts leaves them to others for a while, and a failed trial runs elsewhere first."""
+"""A worker that fails to start attempts rests, and a failed trial runs elsewhere first."""
 
 from __future__ import annotations
 
@@ -67,9 +67,7 @@ def avoided(known: Retries, attempt: int, experiment: str = "x", trial: str = "0
 
 
 @pytest.mark.parametrize(("devices", "away_s"), [({"0"}, ANOTHER_DEVICE_S), (set(), ANOTHER_WORKER_S)])
-def test_the_next_attempt_of_that_trial_alone_is_kept_off_where_it_has_failed_for_a_while(
-    devices: set[str], away_s: float
-) -> None:
+def test_a_trial_alone_avoids_the_device_where_it_failed_for_a_while(devices: set[str], away_s: float) -> None:
     clock = Clock()
     known = note(Retries(clock), *devices)
 
@@ -95,9 +93,7 @@ def test_the_next_attempt_of_that_trial_alone_is_kept_off_where_it_has_failed_fo
         (AttemptEnd.STOPPED, {"error_type": "Killed", "pid": 7}, False),
     ],
 )
-def test_only_what_may_be_the_devices_fault_keeps_a_trial_away(
-    end: AttemptEnd, fields: dict[str, Any], is_kept_away: bool
-) -> None:
+def test_only_device_faults_keep_a_trial_away(end: AttemptEnd, fields: dict[str, Any], is_kept_away: bool) -> None:
     assert (avoided(note(Retries(), "0", end=end, **fields), 2) is not None) is is_kept_away
 
 

@@ -1,4 +1,4 @@
-"""A worker's settings: what an operator may say, and which of Celery's are refused."""
+"""A worker's settings: valid ones, and refused ones of Celery."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ NUMBERS = ("grace", "slots", "cpus", "slots_per_gpu", "gpus_per_slot", "remote_c
         ("driver_broker", "redis://driver:x@head", "--driver-broker is for the scripts .*give --drivers"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_with_the_name_of_its_option(
-    given: Given, name: str, value: str, says: str
-) -> None:
+def test_an_invalid_setting_is_refused_by_its_option(given: Given, name: str, value: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         given(**{name: value})
 
@@ -142,11 +140,11 @@ ELSEWHERE = "0123456789abcdef.77"
 def test_the_name_of_a_living_worker_is_refused_with_the_way_out() -> None:
     parent = os.getppid()
     here = Names(process(parent, f"{process_mark().split('.')[0]}.{started_at(parent)}"))
-    # Process numbers of another machine mean nothing here, whatever that machine's name is.
+    # Process numbers of another machine mean nothing here, under any name.
     elsewhere = Names(process(ended(), ELSEWHERE), is_kept=True)
 
     for names in (here, elsewhere):
-        with pytest.raises(WorkerStartError, match=r"process \d+ on .*; call this one otherwise: --name gpu1"):
+        with pytest.raises(WorkerStartError, match=r"process \d+ on .*; give this worker another name: --name gpu1"):
             names.take()
 
     assert (here.slept_s, elsewhere.slept_s < 15) == (0, True)

@@ -1,4 +1,4 @@
-// The strip above the tiles. It appears only if somebody may have to act.
+// The strip above the tiles. It is shown only if somebody may have to do something.
 import { el, glyph } from "./elements.js";
 import { number } from "./format.js";
 import { api, poll } from "./server.js";
@@ -6,7 +6,7 @@ import { api, poll } from "./server.js";
 const MANY_FAILED = 0.1,
   ENOUGH = 10;
 
-// A fault of the summary itself: a high share of failed trials.
+// Returns a warning if a high share of the ended trials failed, else null.
 function failures({ counts, ended }) {
   const failed = counts.failed ?? 0;
   return ended >= ENOUGH && failed / ended >= MANY_FAILED
@@ -14,31 +14,32 @@ function failures({ counts, ended }) {
     : null;
 }
 
+// Returns the reason why the experiment waits as a warning, split into a fact and its cause.
 function wait({ text, way_out: way }) {
   const [fact, ...rest] = text.split(/(?<=[^\d]);\s|:\s/);
   return { kind: "", fact: `${fact}${rest.length ? ":" : "."}`, cause: rest.join("; "), way };
 }
 
-// Returns the strip, which asks for the reason while the page is open.
+// Returns the strip. It asks the server for the reason until *end* is called.
 export function attention(name) {
   const node = el("div", { class: "attention", role: "status", hidden: "" });
   let why = { text: "" },
     summary;
   const show = () => {
-    const found = [
+    const warnings = [
       why.is_wrong ? wait(why) : null,
       summary && summary.outcome !== "finished" ? failures(summary) : null,
     ].filter(Boolean);
-    const key = JSON.stringify(found);
+    const key = JSON.stringify(warnings);
     if (key === node.dataset.key) return;
     node.dataset.key = key;
-    node.hidden = !found.length;
-    if (!found.length) {
+    node.hidden = !warnings.length;
+    if (!warnings.length) {
       node.replaceChildren();
       return;
     }
-    const [worst] = found,
-      more = found.length > 1 ? ` and ${found.length - 1} more` : "";
+    const [worst] = warnings,
+      more = warnings.length > 1 ? ` and ${warnings.length - 1} more` : "";
     node.className = `attention ${worst.kind}`;
     const [words, code] = /^(.*?:)?\s*(mqtune .*)$/.exec(worst.way)?.slice(1) ?? [worst.way, ""];
     const link = /mqtune fleet/.test(code ?? "")
@@ -61,8 +62,8 @@ export function attention(name) {
   return {
     node,
     end,
-    show(found) {
-      summary = found;
+    show(newSummary) {
+      summary = newSummary;
       show();
     },
     get note() {
@@ -71,7 +72,7 @@ export function attention(name) {
   };
 }
 
-// A line that says why one trial waits.
+// Returns a line that says why one trial waits.
 export function reason(parameters) {
   const node = el("p", { class: "note", role: "status" });
   const end = poll(2, async () => {

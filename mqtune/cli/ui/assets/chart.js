@@ -1,10 +1,10 @@
-// A picture with its choices: metric, axes, smoothing and hidden series. A link brings them back, and files save it.
+// A chart with the user's choices: metric, axes, smoothing and hidden series. A link restores the choices.
 import { button, el, menu, place, quietSelect, save, svg, table } from "./elements.js";
 import { number } from "./format.js";
 import { api, me, paced } from "./server.js";
 import { dialog, toast } from "./dialogs.js";
 
-// Most experiments have no data for these.
+// Charts that are hidden if they are empty, as most experiments have no data for them.
 const RARE = new Set(["rungs", "lineage", "pareto"]);
 const SMOOTHED = new Set(["curves", "trial"]);
 const SCALED = new Set(["history", "curves", "slices", "rungs", "pareto", "trial", "runs", "bests", "parameters"]);
@@ -12,7 +12,7 @@ export const AXES = { "": "auto", linear: "linear", log: "log" };
 const SMOOTHS = { 0: "0", 0.3: "0.3", 0.6: "0.6", 0.8: "0.8", 0.9: "0.9" };
 const KEPT = ["metric", "x", "y", "smooth", "hidden", "at"];
 const MOST_LISTED = 1000;
-// The order of a legend. Other entries follow.
+// The order of a legend's entries. Other entries follow.
 const ORDER = [
   "best",
   "best 10 %",
@@ -27,7 +27,7 @@ const ORDER = [
 const BEFORE_PX = "200px";
 
 let loading;
-// Plotly is loaded with the first chart. Its address has its version.
+// Loads Plotly with the first chart, and returns a promise. Plotly's address has its version.
 export function plotly() {
   loading ??= new Promise((loaded, failed) => {
     const script = document.createElement("script");
@@ -48,7 +48,7 @@ const seen = new IntersectionObserver((entries) => entries.forEach((each) => eac
   rootMargin: BEFORE_PX,
 });
 
-// The state of all charts of a page, as the address has it: "curves.y=log".
+// Returns the choices of all charts of a page from its address, such as "curves.y=log".
 export function chartStates() {
   const asked = new URLSearchParams(location.hash.split("?")[1] ?? ""),
     states = {};
@@ -67,7 +67,7 @@ export function chartStates() {
   return states;
 }
 
-// The address of a page with the state of its charts.
+// Returns the address of a page with the choices of all its charts. It leads to *chart*.
 export function chartLink(chart, states, more = {}) {
   const kept = Object.entries(states).flatMap(([kind, state]) =>
     KEPT.filter((key) => (Array.isArray(state[key]) ? state[key].length : state[key])).map((key) => [
@@ -78,7 +78,7 @@ export function chartLink(chart, states, more = {}) {
   return `${location.hash.replace(/\?.*/, "")}?${new URLSearchParams([...Object.entries(more).filter(([, value]) => value), ["chart", chart], ...kept])}`;
 }
 
-// What is fetched when it comes into sight, and again when it has changed.
+// Calls *work* when the element comes into sight, and after changes while it is in sight.
 export function watched(node, work) {
   let inSight = false,
     stale = true;
@@ -108,7 +108,7 @@ export function watched(node, work) {
 
 const counts = (trace) => (typeof trace.count === "number" ? trace.count : undefined);
 
-// Paths of marks by the beginning of Plotly's symbol. Others are circles.
+// The paths of marks by the beginning of Plotly's name of the symbol. Other marks are circles.
 const SHAPES = {
   x: "M4 2l6 6M10 2l-6 6",
   diamond: "M7 1l4 4-4 4-4-4z",
@@ -118,7 +118,7 @@ const SHAPES = {
   star: "M7 .5 8.4 3.7l3.6.3-2.7 2.3.8 3.5L7 8 3.9 9.8l.8-3.5L2 4l3.6-.3z",
 };
 
-// The marks of a legend, as in the chart.
+// Returns the mark of a legend's entry, which looks as in the chart.
 function mark(trace) {
   const color = colored(trace.marker?.color ?? trace.line?.color ?? ""),
     { symbol = "", line } = trace.marker ?? {},
@@ -144,14 +144,14 @@ function mark(trace) {
   return svg("svg", { class: "mark", viewBox: "0 0 14 10", "aria-hidden": "true" }, shape);
 }
 
-// The entries of a legend for traces. A click hides what an entry names.
+// Returns the entries of a legend. A click on an entry hides or shows its traces.
 export function legendOf(traces, state, changed) {
   const found = new Map();
   for (const trace of traces) {
     if (!trace.name) continue;
     const group = groupOf(trace),
       known = found.get(group);
-    // The mark at the end of a curve tells more than its line; the best is a line.
+    // If an entry has both a line and marks, its mark is shown. Only the best trial's entry shows the line.
     if (
       !known ||
       (plainText(trace.name) !== "best" &&
@@ -185,7 +185,7 @@ export function legendOf(traces, state, changed) {
     });
 }
 
-// Shows which trial a point is, with its config, beside the pointer.
+// Shows a point's trial and its config beside the pointer.
 export function tips(node, parameters) {
   const tip = el("div", { class: "tip", hidden: "" }),
     known = new Map();
@@ -249,7 +249,7 @@ export function tips(node, parameters) {
   };
 }
 
-// The points of a picture, as rows.
+// Returns the points of a chart as rows of a table.
 const pointsOf = (panels) =>
   panels
     .flatMap((panel) =>
@@ -266,7 +266,7 @@ const pointsOf = (panels) =>
     .filter(([, , x, y]) => x != null && y != null);
 const POINT_HEADS = ["panel", "series", ["x", "right"], ["y", "right"], "label"];
 
-// The menu of a chart: a link to it, files, and its values as a table.
+// Returns the menu of a chart: a link to it, files, and its points as a table.
 export function chartMenu(title, file, plots, panels, link) {
   const image = (format) => () =>
     plots().forEach((plot, index) =>
@@ -334,7 +334,7 @@ export function chartMenu(title, file, plots, panels, link) {
   );
 }
 
-// A card with a picture. Parameters go to the server with each request, and *more* adds those of the page.
+// Returns a card with a chart. *parameters* are sent with each request, and *more* returns further ones.
 export function picture(
   path,
   parameters,
@@ -372,7 +372,7 @@ export function picture(
   );
   const listen = tips(node, parameters);
   controls.append(own);
-  // One after the other: a picture that is drawn into while it is being drawn may keep its former colours.
+  // Drawings run one after the other. If one began during another, the chart might keep its former colours.
   let drawn = Promise.resolve();
   const redraw = () =>
     (drawn = drawn
@@ -528,22 +528,23 @@ export function picture(
 }
 
 // Whether a chart is empty because nothing has been reported.
-export const awaitsReports = (why) => /has no trials yet|has a finite value|has a number for/.test(why);
+export const awaitsReports = (why) => /has no trials yet|has a finite value|have a number for/.test(why);
 
-// Why a chart is empty, in a few words: charts of an experiment without reports appear with the first one.
+// Returns in a few words why a chart is empty.
 export const emptyText = (why) =>
   awaitsReports(why)
     ? "appears with the first report"
     : why.replace(/^experiment '.*?' has nothing to draw(?: for \w+)?: /, "");
 
-// A text in which the server has escaped what Plotly would take for markup.
+// Returns a text without the escapes that the server has added for Plotly.
 const plainText = (text) =>
   (text ?? "").replaceAll("<br>", " ").replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
 
-// A name or a value in a condition, in quotes if the grammar would not read it as one word.
+// Returns a name or a value for a condition, in quotes if it would not be read as one word.
 const word = (text) => (/^[\w.+\-/@:]+$/.test(text) && !/^(and|or|not)$/i.test(text) ? text : JSON.stringify(text));
 
-// The conditions of trials that pass through a box on the axes of parallel coordinates. Each axis goes from 0 to 1.
+// Returns the condition of the trials whose lines pass through a box in parallel coordinates. Axes have heights from 0
+// to 1.
 function conditions(scales, { x: [left, right], y: [low, high] }) {
   return scales
     .flatMap(({ key: name, low: from, high: to, is_log: isLog, names }, index) => {

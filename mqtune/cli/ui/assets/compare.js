@@ -117,7 +117,7 @@ export function comparePage(main, names) {
   };
 }
 
-// A table with a column for each. Lines that differ come first. The others are folded.
+// Shows a table with a column for each trial or experiment. Lines that differ come first. Equal lines are folded.
 function sideBySide(list, heads, lines) {
   const texts = (values) => new Set(values.map((each) => (each instanceof Element ? each.textContent : each)));
   const filled = lines.filter(([, values]) => values.some((each) => each instanceof Element || each));

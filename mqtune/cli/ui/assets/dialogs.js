@@ -1,9 +1,9 @@
-// Questions in a dialog, and answers in a corner of the page.
+// Dialogs with questions, and short messages in a corner of the page.
 import { button, el } from "./elements.js";
 
 const SHOWN_MS = 8000;
 
-// Opens a dialog, and returns it. Its opener has the focus again afterwards.
+// Opens a dialog, and returns it. When it is closed, the element that had the focus has it again.
 export function dialog(title, children, { kind = "", closed = () => {} } = {}) {
   const opener = document.activeElement;
   const node = el(
@@ -17,7 +17,7 @@ export function dialog(title, children, { kind = "", closed = () => {} } = {}) {
     opener?.focus?.();
     closed(node.returnValue);
   });
-  // A click beside it is the safe answer.
+  // A click beside the dialog cancels it.
   node.addEventListener("pointerdown", (event) => {
     const box = node.getBoundingClientRect();
     if (
@@ -31,7 +31,8 @@ export function dialog(title, children, { kind = "", closed = () => {} } = {}) {
   return node;
 }
 
-// Asks a question. Returns the chosen option's name, "yes" without options, or undefined for the safe answer.
+// Asks a question. Resolves to the value of the chosen option ("yes" if there are no options), or to undefined if the
+// user cancels.
 export function sure(title, lines, { yes, no = "Cancel", danger = false, options = [], name = "" }) {
   return new Promise((answered) => {
     const choices = options.map(([value, text, effect], index) =>
@@ -66,7 +67,7 @@ export function sure(title, lines, { yes, no = "Cancel", danger = false, options
 const corner = el("div", { class: "toasts", role: "status", "aria-label": "answers" });
 document.body.append(corner);
 
-// Shows an answer for some seconds, with what may be done about it.
+// Shows a message for some seconds. *action* is the text of a button in it, and its function.
 export function toast(text, action) {
   const node = el(
     "div",

@@ -1,4 +1,4 @@
-// Elements of the page. Values of trials become text nodes: nothing here writes HTML.
+// Functions that make the page's elements. Values of trials become text nodes, and never HTML.
 import { number } from "./format.js";
 
 export function el(tag, attributes, ...children) {
@@ -17,7 +17,7 @@ function filled(node, attributes, children) {
   return node;
 }
 
-// Replaces the children of an element. Equal ones stay, so that a click on one of them is not lost.
+// Replaces the children of an element. Children that are equal stay, so that a click on one of them is not lost.
 export function refill(node, children) {
   const wanted = children.filter((each) => each);
   wanted.forEach((child, index) => {
@@ -43,7 +43,7 @@ export const plain = (text, onclick, attributes) =>
   el("button", { class: "plain", type: "button", onclick, ...attributes }, text);
 export const tag = (text) => el("span", { class: "tag" }, text);
 
-// A card with its title, and controls at the right of that.
+// Returns a card with its title, and controls at the right of the title.
 export function card(title, attributes, ...children) {
   const { controls, level = "h2", ...others } = attributes ?? {};
   const head = el(
@@ -58,7 +58,7 @@ export function card(title, attributes, ...children) {
 const WORDS = { early_stopped: "stopped early" };
 export const words = (status) => WORDS[status] ?? status.replaceAll("_", " ");
 
-// The kind of an experiment's state, which has numbers in its words.
+// Returns the kind of an experiment's state, such as "waiting" for "driver away for 3 min".
 export function kindOf({ error, state = "" }) {
   if (error) return "unreadable";
   if (/^(waiting|driver away)/.test(state)) return "waiting";
@@ -81,7 +81,7 @@ const GLYPHS = {
 };
 const SAME = { finished: "completed", abandoned: "failed", unreadable: "failed", candidate: "queued" };
 
-// The mark of a state. It stands beside the state's word.
+// Returns the mark of a state. It is shown beside the state's name.
 export const glyph = (kind) =>
   svg(
     "svg",
@@ -93,7 +93,7 @@ export const star = () => el("span", { class: "starred", title: "the best" }, gl
 
 const PARTS = ["completed", "early_stopped", "failed", "abandoned", "paused", "running", "queued"];
 
-// The trials by status as a bar, of all that are planned.
+// Returns a bar with the trials by status. Its whole length stands for the planned trials.
 export function progress({ counts = {}, planned, trials = 0 }) {
   const all = Math.max(planned ?? 0, trials) || 1;
   let from = 0;
@@ -106,27 +106,27 @@ export function progress({ counts = {}, planned, trials = 0 }) {
       x > 0 ? svg("rect", { x: x - 0.4, y: 0, width: 0.8, height: 8, class: "gap" }) : null,
     ];
   });
-  const told =
+  const text =
     PARTS.filter((each) => counts[each])
       .map((each) => `${number(counts[each])} ${words(each)}`)
       .join(", ") || "no trial";
   return el(
     "span",
-    { class: "progress", title: told },
-    svg("svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", role: "img", "aria-label": told }, ...parts),
+    { class: "progress", title: text },
+    svg("svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", role: "img", "aria-label": text }, ...parts),
   );
 }
 
-// A small line through values, without axes, with a dot at its end.
+// Returns a small line through values, without axes, with a dot at its end.
 export function sparkline(values, kind = "") {
-  const there = values
+  const finite = values
     .map((value, index) => [index, value])
     .filter(([, value]) => typeof value === "number" && Number.isFinite(value));
-  if (there.length < 2) return null;
-  const ys = there.map(([, value]) => value),
+  if (finite.length < 2) return null;
+  const ys = finite.map(([, value]) => value),
     low = Math.min(...ys),
     span = Math.max(...ys) - low || 1;
-  const points = there.map(([index, value]) => [
+  const points = finite.map(([index, value]) => [
     ((66 * index) / (values.length - 1) + 2).toFixed(1),
     (18 - (16 * (value - low)) / span).toFixed(1),
   ]);
@@ -139,7 +139,7 @@ export function sparkline(values, kind = "") {
   );
 }
 
-// A table of cells, each an element or a text. Heads are texts, or a text and "right" for numbers.
+// Returns a table. A cell is an element or a text. A head is a text, or [text, "right"] for a column of numbers.
 export function table(heads, rows, attributes) {
   const titles = heads.map((head) => (Array.isArray(head) ? head : [head, null]));
   const cellOf = (cell, index) =>
@@ -175,12 +175,12 @@ export function table(heads, rows, attributes) {
   );
 }
 
-// A button with a menu of items: [text, action, hint], an element, or null for a line. A hint without an action is a
-// reason.
+// Returns a button that opens a menu. An item is [text, action, hint], an element, or null for a separator. An item
+// without an action is disabled, and its hint is the reason.
 export function menu(name, items, { label, side = "", kind = "button caret" } = {}) {
   const box = el("span", { class: "menu" });
   let popup;
-  // It listens only while the menu is open, as a page replaces many menus.
+  // The document has this listener only while the menu is open, as pages often replace their menus.
   const outside = (event) => {
     if (!box.contains(event.target)) close(false);
   };
@@ -250,7 +250,7 @@ export function menu(name, items, { label, side = "", kind = "button caret" } = 
   return box;
 }
 
-// A choice in quiet letters: its name, and the chosen option.
+// Returns an inconspicuous select box with its name.
 export function quietSelect(name, options, value, changed) {
   const box = el(
     "select",
@@ -262,7 +262,7 @@ export function quietSelect(name, options, value, changed) {
   return el("label", { class: "quiet-select" }, name, box);
 }
 
-// A command to copy, with a button for it.
+// Returns a shell command with a button that copies it.
 export function command(text) {
   const done = button("Copy", async () => {
     try {

@@ -1,4 +1,4 @@
-// One experiment: its head, its tabs, and its stream, which all tabs share.
+// The page of one experiment: its head, its tabs, and the stream of changes that all tabs share.
 import { el, glyph, kindOf, progress, refill } from "./elements.js";
 import { about, ago, exact, number } from "./format.js";
 import { api, me, paced, problem, stream } from "./server.js";
@@ -19,7 +19,7 @@ const TABS = {
   schedule: ["Schedule", scheduleTab],
   log: ["Log", historyTab],
 };
-// The tabs of charts, for links to one.
+// The tab of each chart, for links to a chart.
 const OF_CHART = {
   slices: "parameters",
   parallel: "parameters",
@@ -29,17 +29,17 @@ const OF_CHART = {
   lineage: "schedule",
 };
 const CHARTED = new Set(["", "parameters", "schedule"]);
-// How long somebody may type before charts follow.
+// The time after the last typed letter before charts use the filter.
 const TYPED_MS = 600;
 const MODES = { min: "minimise", max: "maximise" };
 
-// A filter may have an "or", which binds its operands less than an "and".
+// Joins filters by "and". Each gets parentheses, as it may have an "or".
 const all = (...filters) => {
   const given = filters.filter(Boolean);
   return given.length > 1 ? given.map((each) => `(${each})`).join(" and ") : given.join("");
 };
 
-// The seconds until the trials of the plan have ended or a limit of wall time is over, or undefined.
+// Returns the estimated seconds until all planned trials have ended or a limit of wall time is over, or undefined.
 export function secondsLeft({ planned, ended, outcome, is_virtual }, facts) {
   if (outcome || !facts) return undefined;
   const ends = [];
@@ -82,7 +82,7 @@ export function experimentPage(main, name) {
   stopped.checked = asked.has("hide");
   follows.checked = asked.has("filter");
 
-  // What the tabs share.
+  // The data and functions that tabs share.
   const context = {
     name,
     states: chartStates(),
@@ -105,7 +105,7 @@ export function experimentPage(main, name) {
       clearTimeout(typed);
       if (follows.checked) typed = setTimeout(() => tab?.again?.(), TYPED_MS);
     },
-    // A box on parallel coordinates filters the table.
+    // Filters the table by the condition of a box in parallel coordinates, and shows it.
     brushed(where) {
       if (where) {
         context.where = all(context.where, where);
@@ -222,7 +222,7 @@ export function experimentPage(main, name) {
     showHead();
     tab.show(summary, facts);
     const key = JSON.stringify([summary.reports, summary.counts, summary.tags]);
-    // A trial's labels change nothing else.
+    // Nothing that a tab shows has changed.
     if (key === last && !rows.length) return;
     tab.changed?.(rows, key !== last);
     if (key !== last) fetchFacts();

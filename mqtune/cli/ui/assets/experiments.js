@@ -1,4 +1,4 @@
-// The list of experiments, in groups by urgency. It is searched, sorted and filtered here, as it is short.
+// The list of experiments, in groups by urgency. The browser searches, sorts and filters it, as it is short.
 import {
   button,
   command,
@@ -50,7 +50,7 @@ function ranFor(each) {
   );
 }
 
-// The seconds that the rest of the plan takes at the average speed.
+// Returns the estimated seconds until all planned trials have ended, at the average speed so far, or undefined.
 function left({ progress: made, state, created_at: began }) {
   if (
     state !== "running" ||
@@ -64,7 +64,7 @@ function left({ progress: made, state, created_at: began }) {
 }
 
 const GROUPS = ["Needs attention", "Running", "Finished"];
-// The group of an experiment: a failure needs attention for a day.
+// Returns the group of an experiment. A failure needs attention for a day.
 function groupOf(each) {
   const kind = kindOf(each),
     isNew =
@@ -179,7 +179,7 @@ export function experimentsPage(main) {
     );
     const by = HEADS.find(([key]) => key && key === state.sort);
     if (!by) return found.sort((a, b) => groupOf(a) - groupOf(b) || (b.created_at ?? 0) - (a.created_at ?? 0));
-    // Experiments without a value come last, in both orders.
+    // Experiments without a value come last in both directions.
     const value = by[2],
       sign = reverse ? -1 : 1,
       missing = (each) => value(each) === undefined || value(each) === null || Number.isNaN(value(each));
@@ -361,7 +361,7 @@ export function experimentsPage(main) {
       draw();
     }),
     poll(10, async () => {
-      // Each question reads an experiment, so only a few are asked.
+      // For each of these requests, the server reads an experiment. So only a few are made.
       for (const each of all.filter((one) => kindOf(one) === "waiting").slice(0, MOST_ASKED)) {
         try {
           reasons.set(each.name, (await api("why", { name: each.name })).text);

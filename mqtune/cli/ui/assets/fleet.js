@@ -1,4 +1,4 @@
-// The fleet: workers, queues, shares and quotas, running trials, and why trials wait.
+// The page of the fleet: workers, queues, shares and quotas, running trials, and why trials wait.
 import { card, command, el, place, refill, table } from "./elements.js";
 import { lasted, number } from "./format.js";
 import { api, poll, problem } from "./server.js";

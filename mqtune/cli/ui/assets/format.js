@@ -8,7 +8,7 @@ export function number(value) {
   return significant(value, 4);
 }
 
-// A number with so many digits, and the zeros at its end.
+// Returns a number with this many significant digits. Zeros at its end stay.
 function significant(value, digits) {
   if (value === 0) return "0";
   const size = Math.floor(Math.log10(Math.abs(value)));
@@ -18,13 +18,13 @@ function significant(value, digits) {
 
 const exponent = (value, digits) => value.toExponential(digits - 1).replace("e+", "e");
 
-// How the numbers of a column are written: all alike, with exponents if they begin below 0.001 and span three powers of
-// ten.
+// Returns a function that formats all numbers of a column alike. It uses exponents if the least number is below 0.001
+// and the greatest at least 1,000 times as large.
 export function columnFormat(values, digits) {
-  const there = values.filter((value) => typeof value === "number" && Number.isFinite(value));
-  if (there.every(Number.isInteger))
+  const finite = values.filter((value) => typeof value === "number" && Number.isFinite(value));
+  if (finite.every(Number.isInteger))
     return (value) => (typeof value === "number" ? value.toLocaleString("en") : String(value ?? ""));
-  const sizes = there.filter(Boolean).map(Math.abs),
+  const sizes = finite.filter(Boolean).map(Math.abs),
     low = Math.min(...sizes),
     high = Math.max(...sizes);
   const wide = low < 1e-3 && high / low >= 1e3;
@@ -32,7 +32,7 @@ export function columnFormat(values, digits) {
     typeof value !== "number" ? String(value ?? "") : wide ? exponent(value, digits) : significant(value, digits);
 }
 
-// How the cells of a column of trials are written.
+// Returns a function that formats the cells of a column in the table of trials.
 export const cellFormat = ({ key, kind }, values) =>
   key === "ran_s"
     ? (value) => (value === undefined ? "" : lasted(value))
@@ -54,7 +54,7 @@ export function lasted(seconds) {
     : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-// A rough duration with two digits: "about 1 h", "about 25 min".
+// Returns a rough duration, such as "about 1 h" or "about 25 min".
 export function about(seconds) {
   const minutes = seconds / 60;
   if (minutes < 1.5) return "about 1 min";
@@ -66,14 +66,14 @@ export function about(seconds) {
   return minutes < 60 * 36 ? `about ${round(minutes / 60)} h` : `about ${round(minutes / 1440)} days`;
 }
 
-// A time before it is a simulation's.
+// Earlier times, in seconds since the epoch, are the virtual times of a simulation.
 const VIRTUAL_BEFORE = 978307200;
 export const isVirtual = (seconds) => seconds < VIRTUAL_BEFORE;
 
 const DAY = 86400;
 const clock = (at) => at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
-// A past time: "20 min ago", "yesterday, 17:20", "27 Nov".
+// Returns a past time, such as "20 min ago", "yesterday, 17:20" or "27 Nov".
 export function ago(seconds, now = Date.now() / 1000) {
   const passed = now - seconds,
     at = new Date(seconds * 1000),
@@ -89,7 +89,7 @@ export function ago(seconds, now = Date.now() / 1000) {
   });
 }
 
-// The full time with its zone, for a title.
+// Returns the full time with its zone, for a tooltip.
 export const exact = (seconds) => {
   const at = new Date(seconds * 1000);
   return `${at.toISOString()} (${at.toLocaleString(undefined, { timeZoneName: "short", hourCycle: "h23" })})`;

@@ -1,4 +1,4 @@
-// The tab of the log: what happened, as sentences, newest first.
+// The tab of the log: the events of an experiment in words, the newest first.
 import { el, glyph, place, refill } from "./elements.js";
 import { exact, number } from "./format.js";
 import { api, paced } from "./server.js";
@@ -54,7 +54,7 @@ export function historyTab({ name }) {
         ? `the newest ${number(found.lines.length)} of ${number(found.total)} lines`
         : found.total
           ? ""
-          : "nothing of this kind has happened";
+          : "there are no events of this kind";
     refill(
       body,
       found.lines.map((line) =>

@@ -1,17 +1,18 @@
-// Which parameter matters: bars by importance, with the ranges of the best trials. Ranges come first, as they are quick.
+// The importances of parameters as bars, with the ranges of the best trials. The ranges are shown first, as they are
+// computed quickly.
 import { card, el, svg } from "./elements.js";
 import { api } from "./server.js";
 import { emptyText, watched } from "./chart.js";
 
 const SLOW_MS = 3000;
 
-// "at epoch 9" for the level of an answer.
+// Returns the level of an answer in words, such as "at epoch 9".
 const levelWords = (levels) =>
   !levels ? "" : levels.shown === "best" ? "at each trial's best" : `at ${levels.unit} ${levels.shown}`;
 
 export const percent = (share) => (share === null || share === undefined ? "" : `${Math.round(100 * share)} %`);
 
-// A card of importances. *at* returns the chosen level, and *told* receives each answer.
+// Returns a card of importances. *at* returns the chosen level, and *told* is called with each answer.
 export function importances(
   context,
   { title, link, most = Infinity, at = () => "", metric = () => "", told = () => {} },
@@ -85,7 +86,7 @@ export function importances(
       note.textContent = emptyText(found.nothing)
         .replace(/^it needs/, "needs")
         .replace(/, and there (are|is) /, "; ")
-        .replace(/(; \d+)$/, "$1 have got there");
+        .replace(/(; \d+)$/, "$1 have reached it");
     } else {
       known = found.shares;
       draw(known);

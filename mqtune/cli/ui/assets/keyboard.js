@@ -1,4 +1,4 @@
-// Keys: letters that go to pages, tabs and the filter. None of them steers.
+// Keyboard shortcuts for pages, tabs and the filter. None of them changes an experiment.
 import { button, el } from "./elements.js";
 import { dialog } from "./dialogs.js";
 
@@ -27,7 +27,7 @@ const keep = (on) => {
   try {
     localStorage.setItem(KEPT, on ? "on" : "off");
   } catch {
-    /* It holds for this page alone. */
+    /* The browser stores nothing. The choice is valid until the page is closed. */
   }
 };
 
@@ -47,7 +47,7 @@ export function keyboard(opener, open) {
         { class: "keys" },
         KEYS.map(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)]),
       ),
-      el("label", { class: "check" }, box, "letters and digits are keys"),
+      el("label", { class: "check" }, box, "use letters and digits as shortcuts"),
       el(
         "div",
         { class: "buttons" },
@@ -60,7 +60,7 @@ export function keyboard(opener, open) {
     const { key } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (key === "Escape") {
-      // The topmost closes first.
+      // An open menu is closed first.
       const opener = document.querySelector("[aria-expanded=true]");
       if (opener) opener.click();
       else open().escape?.();

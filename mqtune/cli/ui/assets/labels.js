@@ -4,7 +4,7 @@ import { api, me } from "./server.js";
 import { dialog, toast } from "./dialogs.js";
 import { markdown } from "./markdown.js";
 
-// Returns the tags with an edit button, for a head, and the notes, for below it.
+// Returns two elements: the tags with an edit button, for the head of a page, and the notes, for below the head.
 export function labels(name, trial = "") {
   const tags = el("span", { class: "bar" }),
     notes = el("div", { class: "notes" });

@@ -1,13 +1,13 @@
-// Notes in Markdown as elements: headings, lists, quotes, code, emphasis and links. HTML and all else stay text.
+// Converts Markdown notes to elements: headings, lists, quotes, code, emphasis and links. HTML and all else stay text.
 import { el } from "./elements.js";
 
 const SAFE = /^(https?:|mailto:)/i;
-// Each part ends at the next mark of its kind, so that hostile notes take no longer than others.
+// Each emphasised part ends at the next mark of its kind. So matching hostile notes takes no longer than others.
 const INLINE =
   /(?<!`)(`{1,3})([^`]+)\1(?!`)|\*\*(?=[^\s*])([^*]*[^\s*])\*\*|(?<![\w*])\*(?=[^\s*])([^*]*[^\s*])\*(?![\w*])|(?<!\w)_(?=[^\s_])([^_]*[^\s_])_(?!\w)|\[([^[\]]*)\]\(\s?([^()\s]*)\s?\)|(https?:\/\/[^\s<>()]+[^\s<>().,;:!?])/g;
 const DEEPEST = 4;
 
-// A link opens another tab, which learns nothing of this page.
+// Returns a link that opens a new tab, or null. The new tab gets no reference to this page.
 function link(text, address) {
   let url;
   try {
@@ -46,7 +46,7 @@ const BULLET = /^\s{0,3}[-*+]\s+(.*)$/,
   QUOTE = /^\s{0,3}>\s?(.*)$/,
   FENCE = /^\s{0,3}(```+|~~~+)/;
 
-// Returns the elements of a text.
+// Returns the elements for a text.
 export function markdown(text) {
   const lines = text.replaceAll("\r\n", "\n").split("\n"),
     blocks = [];

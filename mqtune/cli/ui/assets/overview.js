@@ -1,4 +1,4 @@
-// The first tab of an experiment: how it goes, what is best, and which parameter matters.
+// The first tab of an experiment: its progress, its best trials, and the importances of its parameters.
 import { card, el, glyph, place, progress, refill, star, status, table } from "./elements.js";
 import { ARROWS, about, ago, cellFormat, counted, lasted, number } from "./format.js";
 import { api } from "./server.js";
@@ -18,7 +18,7 @@ const tile = (kind, label, value, below) =>
     el("div", { class: "below" }, below),
   );
 
-// The tiles of a summary and its facts.
+// Returns the tiles for an experiment's summary and facts. Facts may still be missing.
 function tiles(summary, facts) {
   const { name, best, metrics, modes, counts, ended, planned, trials, outcome, unit } = summary;
   const now = summary.is_virtual ? facts?.newest_at : Date.now() / 1000,
@@ -128,7 +128,7 @@ export function overviewTab(context) {
     ["curves", "Learning curves"],
   ].map(([kind, title]) => picture("picture", { name, kind }, title, { states, scope, link }));
   const pair = el("div", { class: "pair" }, charts);
-  // Only several metrics have a front.
+  // The chart of the Pareto front, if there are several metrics.
   let front;
   const list = el("div", {}),
     best = card(
@@ -169,7 +169,7 @@ export function overviewTab(context) {
   };
 }
 
-// The best trials with the most useful columns, as many as fit.
+// Shows the best trials with their most useful columns.
 function showBest(list, found, { name, summary }) {
   if (!found.total) {
     list.replaceChildren(el("p", { class: "nothing" }, "No trial has started"));

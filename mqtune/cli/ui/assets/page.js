@@ -1,4 +1,4 @@
-// The open page: it follows the address, and asks for the token where the server wants it.
+// Shows the page that the address names, and asks for the token if the server needs it.
 import { card, el, place } from "./elements.js";
 import { counted } from "./format.js";
 import { api, leave, me, poll, problem, show, wanting } from "./server.js";
@@ -11,16 +11,16 @@ import { trialPage } from "./trial.js";
 
 const main = document.getElementById("main"),
   fleetLine = document.getElementById("fleet");
-// The open page: what ends it, and what shows another tab of it.
+// The shown page. Its *end* ends it, and its *route*, if it has tabs, shows the tab that the address names.
 let page = { end: () => {} };
 let turns = 0,
   opened = "",
   shown = "";
-// The login under way. A page that is opened during it waits, as the token is no longer in the address.
+// The promise of the login with the address's token, which is then removed from the address. Pages wait for it.
 let entering;
 
 wanting.login = login;
-// Asks whether the experiment of the open page exists, also when its stream has broken.
+// Asks the server whether the experiment of the shown page exists. It is called again when the stream has broken.
 wanting.experiment = async () => {
   const turn = turns;
   if (!opened) return;
@@ -55,7 +55,7 @@ async function missing(why) {
     if (near)
       document.getElementById("near")?.replaceChildren("Do you mean ", el("a", { href: place("e", near) }, near), "?");
   } catch {
-    /* The card says enough. */
+    /* Without an answer, the card has no suggestion. */
   }
 }
 
@@ -96,7 +96,7 @@ function login(why) {
   show("", "");
 }
 
-// A typed address may not be encoded.
+// Decodes a part of the address. If a user has typed it, it may not be encoded.
 function decoded(text) {
   try {
     return decodeURIComponent(text);
@@ -109,7 +109,7 @@ async function route() {
   const turn = ++turns;
   const given = location.hash.match(/^#token=([\w-]+)(.*)$/);
   const key = location.hash.replace(/\?.*/, "");
-  // Another tab of the open page.
+  // The address names another tab of the shown page.
   if (!given && key && key === shown && page.route) {
     page.route();
     return;
@@ -134,7 +134,7 @@ async function route() {
     if (error.status !== 401 && !error.away) problem(error.message);
     return;
   }
-  // The reader may have opened another page meanwhile.
+  // The user may have opened another page meanwhile.
   if (turn !== turns) return;
   document.getElementById("reads").textContent = me.steer ? "" : "read-only";
   show("on", "live");

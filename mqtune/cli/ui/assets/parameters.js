@@ -1,4 +1,4 @@
-// The tab of parameters: the metric against each of them, with values at one common time.
+// The tab of parameters: the metric against each parameter, with trials compared at a common time.
 import { el, quietSelect } from "./elements.js";
 import { number } from "./format.js";
 import { api } from "./server.js";

@@ -1,9 +1,9 @@
-// Draws the panels of pictures, which come as Plotly's data and layout, in the colours of the page.
+// Draws the panels of charts in the colours of the page. The server sends them as Plotly's data and layout.
 "use strict";
 
 const dark = matchMedia("(prefers-color-scheme: dark)"),
   coarse = matchMedia("(pointer: coarse)");
-// The colours of pictures are the page's in light mode.
+// The page's colours by the colours that the server sends, which are those of the light mode.
 const TOKENS = {
   "#1a1f26": "--text",
   "#57606d": "--soft",
@@ -34,10 +34,10 @@ function recolored(value, key) {
   return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, recolored(each, name)]));
 }
 
-// The entry of the legend that a trace belongs to: curves and the marks at their ends share one.
+// Returns the entry of the legend to which a trace belongs. Curves and the marks at their ends share one entry.
 const groupOf = (trace) => trace.legendgroup ?? "";
 
-// A moving average of a line's values, which begins again at each gap.
+// Returns an exponential moving average of a line's values. It begins again at each gap.
 function smoothed(values, weight) {
   let last = null;
   return values.map((value) => (last = value === null || last === null ? value : weight * last + (1 - weight) * value));
@@ -45,8 +45,8 @@ function smoothed(values, weight) {
 
 const OPTIONS = { responsive: true, displaylogo: false, displayModeBar: false };
 
-// Draws a panel into an element, which may have a panel already. Returns when that is done.
-// *chosen* has the reader's choices: y, smooth, hidden and key. *look* says what the card around it shows itself.
+// Draws a panel into an element, which may already have a panel. Returns a promise.
+// *chosen* has the user's choices: y, smooth, hidden and key. *look* says what to leave out, as the card shows it.
 function draw(node, panel, chosen = {}, look = {}) {
   const { data, layout } = recolored({ data: panel.data, layout: panel.layout });
   const font = { family: token("--sans"), size: 12, color: token("--soft") };
@@ -67,7 +67,7 @@ function draw(node, panel, chosen = {}, look = {}) {
   for (const axis of [xaxis, yaxis])
     Object.assign(axis, { zeroline: false, tickfont: font, fixedrange: coarse.matches });
   if (chosen.y && !yaxis.tickvals && (yaxis.type ?? "linear") !== chosen.y) {
-    // The steps between ticks are those of the other kind.
+    // The server's steps between ticks fit only its own kind of axis.
     for (const each of ["dtick", "tick0", "tickformat"]) delete yaxis[each];
     yaxis.type = chosen.y;
     if (chosen.y === "log") Object.assign(yaxis, { dtick: "D2", tickformat: "~g" });

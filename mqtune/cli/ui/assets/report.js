@@ -1,4 +1,4 @@
-// Draws the pictures of a report, which are in it.
+// Draws the charts of an exported report. Their data is in the report.
 "use strict";
 
 const pictures = JSON.parse(document.getElementById("pictures").textContent);

@@ -1,16 +1,17 @@
-// Requests to the server and its streams, and the line that says that the server, or Redis, does not answer.
+// Requests to the server, its streams, and the line that says if the server or Redis does not answer.
 import { glyph } from "./elements.js";
 import { lasted, timeOfDay } from "./format.js";
 
 const FASTEST_MS = 200;
-// What the page may do, by the server.
+// The page's permissions, as the server has sent them.
 export const me = {};
-// Called with the reason when the server wants the token, and when the experiment on the page may be missing.
+// Functions to call: *login*, with the reason, if the server needs the token, and *experiment* if the shown experiment
+// may be missing.
 export const wanting = { login: () => {}, experiment: () => {} };
 
 const light = document.getElementById("live"),
   line = document.getElementById("away");
-// Requests of a page end with it. A browser has six connections, and pictures may take some seconds.
+// Aborts the requests of a page when it is left: a browser has only six connections, and charts may take some seconds.
 let left = new AbortController();
 let silentSince,
   heardAt = Date.now(),
@@ -22,13 +23,13 @@ export function leave() {
   problem("");
 }
 
-// The connection, in the corner of the page.
+// Shows the state of the connection in the corner of the page.
 export function show(kind, text) {
   light.className = kind;
   light.replaceChildren(...(text ? [glyph({ on: "running", off: "failed" }[kind] ?? "queued"), text] : []));
 }
 
-// Shows a problem that the server reports. An empty text ends it.
+// Shows a problem that the server reports. An empty text hides the last one.
 export function problem(text) {
   told = text;
   tell();
@@ -58,7 +59,7 @@ function heard(isThere) {
 }
 
 export async function api(path, parameters, body) {
-  // A login serves the page that is opened next, too.
+  // A login is not aborted, as the next page needs it, too.
   const signal = path === "login" ? undefined : left.signal;
   const options = !body
     ? { signal }
@@ -88,7 +89,8 @@ export async function api(path, parameters, body) {
   throw Object.assign(new Error(found.error), { status: answer.status });
 }
 
-// Calls back with each message of a stream while the page is visible. A broken stream is opened again.
+// Calls *take* with each message of a stream while the page is visible. Opens a broken stream again. Returns a function
+// that ends it.
 export function stream(path, parameters, take) {
   let source, again;
   const stop = () => {
@@ -106,7 +108,7 @@ export function stream(path, parameters, take) {
       take(found);
     };
     source.onerror = () => {
-      // A browser tries again by itself unless it was refused.
+      // Unless the server refused the stream, the browser itself tries again.
       if (source.readyState === EventSource.CLOSED) {
         stop();
         again = setTimeout(start, 2000);
@@ -114,16 +116,16 @@ export function stream(path, parameters, take) {
       } else heard(false);
     };
   };
-  const look = () => (document.hidden ? stop() : start());
-  document.addEventListener("visibilitychange", look);
+  const startOrStop = () => (document.hidden ? stop() : start());
+  document.addEventListener("visibilitychange", startOrStop);
   start();
   return () => {
-    document.removeEventListener("visibilitychange", look);
+    document.removeEventListener("visibilitychange", startOrStop);
     stop();
   };
 }
 
-// Asks repeatedly while the page is visible. Returns the function that ends it.
+// Calls *ask* repeatedly while the page is visible, with these seconds between calls. Returns a function that ends it.
 export function poll(seconds, ask) {
   let timer;
   const tick = async () => {
@@ -137,7 +139,8 @@ export function poll(seconds, ask) {
   };
 }
 
-// Returns a function that calls *work* soon, and at most as often as the milliseconds allow that it returns.
+// Returns a function that calls *work* soon, but not before the pause after the last call is over. *work* returns this
+// pause in milliseconds.
 export function paced(work, fastest = FASTEST_MS) {
   let timer,
     dueAt = 0,

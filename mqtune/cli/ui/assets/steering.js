@@ -1,10 +1,10 @@
-// Requests to an experiment's driver, and the questions before them.
+// Buttons that send requests to an experiment's driver, and the questions before them.
 import { button, el, menu } from "./elements.js";
 import { counted, number } from "./format.js";
 import { api, isAway, me } from "./server.js";
 import { dialog, sure, toast } from "./dialogs.js";
 
-// More trials than these are asked about first, whatever is done to them.
+// For more trials than this, the user is always asked first.
 const MANY = 10;
 const SLOW_MS = 1000;
 const SHOWN = 12;
@@ -34,7 +34,7 @@ const NONE = {
   stop: "all have ended",
 };
 
-// The trials that a verb fits, by their statuses.
+// Returns the trials to which an action can be applied, by their statuses.
 const fitting = (verb, trials) => trials.filter(({ status }) => me.verbs[verb].includes(status));
 
 async function request(wanted, opener) {
@@ -54,7 +54,7 @@ async function request(wanted, opener) {
   }
 }
 
-// Asks for a verb of some trials, and shows the answer. It is asked about first if there are many.
+// Requests an action on some trials, and shows the answer. If there are many trials, asks the user first.
 async function act(name, verb, trials, opener) {
   if (isAway()) {
     toast("Nothing can be changed until the server answers.");
@@ -91,7 +91,7 @@ async function act(name, verb, trials, opener) {
 const idsText = (ids) =>
   ids.slice(0, SHOWN).join(", ") + (ids.length > SHOWN ? ` and ${number(ids.length - SHOWN)} more` : "");
 
-// Asks how to end some trials, and ends them.
+// Asks the user how to end some trials, and ends them.
 async function stop(name, trials, opener) {
   if (isAway()) {
     toast("Nothing can be changed until the server answers.");
@@ -119,7 +119,7 @@ async function stop(name, trials, opener) {
   toast(found.done ? `${many} ${DONE[verb]}` : found.text);
 }
 
-// The buttons for trials: Pause or Resume, Stop…, and a menu of the rest. *more* are further items of the menu.
+// Returns the buttons for trials: Pause or Resume, Stop…, and a menu of the rest. *more* has further items of the menu.
 export function trialButtons(name, trials, more = [], side = "") {
   const part = (verb) => {
     const some = fitting(verb, trials);
@@ -152,7 +152,7 @@ export function trialButtons(name, trials, more = [], side = "") {
   return [...buttons, items.length ? menu("More", items, { side }) : null].filter(Boolean);
 }
 
-// The buttons in the head of an experiment.
+// Returns the buttons in the head of an experiment.
 export function experimentButtons(name, summary) {
   const limits = () => {
     const { limits: now } = summary();
@@ -206,8 +206,8 @@ export function experimentButtons(name, summary) {
       `End ${name}?`,
       [
         running
-          ? "No other trial starts. This can't be undone."
-          : "No trial runs, and no other one starts. This can't be undone.",
+          ? "No further trial starts. This can't be undone."
+          : "No trial is running, and no further trial starts. This can't be undone.",
       ],
       {
         yes: "End it",

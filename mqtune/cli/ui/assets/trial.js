@@ -1,4 +1,4 @@
-// One trial: why it waits, its config beside the best one's, its curves, attempts, code and output.
+// The page of one trial: why it waits, its config beside the best trial's, its curves, attempts, code and output.
 import { card, el, place, plain, refill, star, status, table, words } from "./elements.js";
 import { ago, exact, isVirtual, lasted, number } from "./format.js";
 import { api, paced, poll, problem, stream } from "./server.js";
@@ -12,7 +12,7 @@ const FASTEST_MS = 200;
 const wrapped = (text) => el("td", { class: "wrap" }, text);
 const when = (at) => (at ? el("td", { title: exact(at) }, isVirtual(at) ? "virtual time" : ago(at)) : "");
 
-// The use of the machine by each attempt, with a warning if it leaves a GPU idle.
+// Returns a card with how each attempt uses or used its machine, and warnings about idle GPUs.
 function usageCard(name, trial) {
   const warnings = el("div", { role: "status" }),
     rows = el("div"),
@@ -192,7 +192,7 @@ export function trialPage(main, name, id) {
             ["duration", "right"],
             "end",
             "exit",
-            "began with",
+            "started from",
           ],
           attempts,
         ),
@@ -222,7 +222,7 @@ export function trialPage(main, name, id) {
   };
 }
 
-// What each attempt ran with, and on click its code.
+// Returns a card with the versions that each attempt ran with. A click shows its code.
 function provenanceCard(name, trial) {
   const ran = el("div"),
     said = el("p", { class: "note", role: "status" }),
@@ -260,7 +260,7 @@ function provenanceCard(name, trial) {
           : `${number(found.total)} files`;
     said.textContent = found.bundle
       ? `attempt ${attempt} ran bundle ${found.bundle}, ${of}`
-      : `attempt ${attempt} ran code that its worker had; the experiment began with ${of}`;
+      : `attempt ${attempt} ran code that was already on its worker; the experiment began with ${of}`;
     text.hidden = true;
     refill(files, [
       table(
@@ -324,7 +324,7 @@ function logCard(name, trial) {
     select.value = String(chosen);
     select.hidden = values.length < 2;
   };
-  // An attempt that has not begun has no further seats yet.
+  // Fills the choice of seats. An attempt that has not begun has only seat 0.
   const seats = () => {
     const most = further[attempt.value - 1];
     if (seat.length !== most + 1)

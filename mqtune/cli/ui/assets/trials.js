@@ -1,4 +1,4 @@
-// The tab of trials: a table that has a window of rows of any number of trials, which the server filters and sorts.
+// The tab of trials. The server filters and sorts them, and the table has only the rows around the visible ones.
 import { button, el, glyph, menu, place, plain, refill, save, sparkline, star, status, words } from "./elements.js";
 import { cellFormat, counted, number } from "./format.js";
 import { api, paced } from "./server.js";
@@ -6,10 +6,10 @@ import { toast } from "./dialogs.js";
 import { labels } from "./labels.js";
 import { trialButtons } from "./steering.js";
 
-// Rows of one request, and the part of them before the first visible one.
+// The rows of one request, and how many of them are above the first visible row.
 const WINDOW = 120,
   BEFORE = 40;
-// Scrolling and typing are answered faster than news.
+// The least time between two requests while the user scrolls or types.
 const AT_ONCE_MS = 50;
 const MOST_COMPARED = 20;
 const SEGMENTS = ["running", "completed", "early_stopped", "paused", "failed", "abandoned", "queued"];
@@ -80,7 +80,7 @@ export function trialsTab(context) {
   const shownColumns = () => columns.filter((each) => chosen[each.key] ?? each.shown);
   const rowHeight = () => body.querySelector("tr[data-id]")?.offsetHeight || 33;
   const firstSeen = () => Math.max(0, Math.floor(pane.scrollTop / rowHeight()));
-  // The window ends where the screen does.
+  // Lets the table end at the end of the screen.
   const fit = () => {
     pane.style.maxHeight = `${Math.max(240, innerHeight - pane.getBoundingClientRect().top - scrollY - 24)}px`;
   };
@@ -116,7 +116,7 @@ export function trialsTab(context) {
     await load();
     return 0;
   }, AT_ONCE_MS);
-  // Rows keep their places while somebody may be about to click one.
+  // Whether the user may be about to click a row. Then rows don't move.
   const isBusy = () => pane.matches(":hover") || selected.size > 0 || pane.scrollTop > 0;
   const renewNow = paced(async () => Math.max(1000, 1000 * (await load())));
   const renew = paced(async () => {
@@ -249,7 +249,7 @@ export function trialsTab(context) {
     });
     return box;
   }
-  // Arrows and aria-sort mean the order of the values. A metric is sorted with its best values first.
+  // Arrows and aria-sort show the order of the values. A metric is sorted with its best values first.
   function headOf({ key, title, sorts }, kind = null) {
     const isMost = context.summary?.modes?.[0] === "max" && ["best"].includes(key),
       isDown = key === sort ? reverse !== isMost : false;
@@ -338,7 +338,7 @@ export function trialsTab(context) {
     draw();
     showSelection();
   }
-  // All that match the filter, in the order of the table.
+  // Returns the ids of all trials that match the filter, in the order of the table.
   async function ids() {
     if (!every) {
       const found = await api("trials", { ...parameters(), ids: "" });
@@ -532,7 +532,7 @@ export function trialsTab(context) {
   };
 }
 
-// What the reader chose before in this browser, which may forbid to keep anything.
+// Returns the choices that the user has made earlier in this browser, or {} if the browser stores nothing.
 function stored(key) {
   try {
     return JSON.parse(localStorage.getItem(key)) ?? {};
@@ -545,6 +545,6 @@ function keep(key, value) {
   try {
     localStorage.setItem(key, JSON.stringify(value));
   } catch {
-    /* It holds for this page alone. */
+    /* The browser stores nothing. The choice is valid until the page is closed. */
   }
 }

@@ -1,9 +1,9 @@
--- Restore the place of a submission that has not ended, if it is missing or in the future.
+-- Restore the queue entry of a submission that has not ended, if it is missing or too far in the future.
 --
 -- KEYS  1 submission  2 submissions
 -- ARGV  1 name  2 milliseconds of a worker's claim
 --
--- Returns 1 if the place was restored, else 0. Idempotent.
+-- Returns 1 if the entry was restored, else 0. Idempotent.
 
 also_when_full('ZREM', KEYS[2])
 local state = redis.call('HGET', KEYS[1], 'state')

@@ -5,7 +5,7 @@
 --       counted as the loss of a worker  4 exit code  5 reason  6 the end of its output
 --       7 description of its dead process
 --
--- Returns 1; or 0, without any change, if it is not this worker's. Idempotent.
+-- Returns 1; or 0, without any change, if this worker's claim does not hold any more. Idempotent.
 
 also_when_full('ZREM', KEYS[2])
 local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'stop')

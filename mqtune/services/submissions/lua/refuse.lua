@@ -3,7 +3,7 @@
 -- KEYS  1 submission
 -- ARGV  1 worker  2 signature of the submission that it has read  3 reason  4 number of remembered workers
 --
--- Returns 1; or 0, without any change, if no submission with that signature waits or runs, or this is known.
+-- Returns 1; or 0, without any change, if no submission with that signature waits or runs, or the refusal is known.
 -- Idempotent.
 
 also_when_full('HDEL', KEYS[1])

@@ -1,0 +1,1 @@
+"""The driver's loop: wait for news, process them, answer requests, fill slots."""

@@ -1,0 +1,1 @@
+"""The path of an event: from the queue of read entries to the fold and the listeners."""

@@ -1,0 +1,1 @@
+"""The files of a journal: a driver's copy, and the chapters in a store."""

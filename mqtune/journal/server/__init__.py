@@ -1,0 +1,1 @@
+"""A Redis server: its connections, scripts, clock, identity and memory."""

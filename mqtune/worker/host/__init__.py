@@ -1,0 +1,1 @@
+"""The machine of a worker: its devices, processes, threads, folders and output files."""

@@ -1,0 +1,1 @@
+"""A worker's loop, its settings, its start and its shutdown."""

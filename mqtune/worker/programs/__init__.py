@@ -1,0 +1,1 @@
+"""The programs that a worker runs: their experiments, importers and zygotes."""
