@@ -325,7 +325,7 @@ class WorkerService:
         """Note an attempt's end before it is journaled. Only its folder still exists, no process."""
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
-        """Note how an attempt has ended. The next one may have its slot already."""
+        """Note how an attempt has ended. ``admit`` of the slot's next attempt is called after it."""
 
     def figures(self) -> Mapping[str, Mapping[str, float]]:
         """Return figures of the worker by name and device, on request. It may take seconds."""

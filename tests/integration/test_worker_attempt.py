@@ -24,7 +24,7 @@ from mqtune.core.events import AttemptStarted, CheckpointSaved, Requested
 from mqtune.core.timing import Timing
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, Intent, TrialId, attempt_and_number
 from mqtune.journal import FENCED, GAP, MemoryJournal
-from mqtune.worker import IMPORTER_IDLE_S, revoke
+from mqtune.worker import IMPORTER_IDLE_S, RunResult, revoke
 from mqtune.worker.ports import AttemptHere, SlotHere, WorkerService
 
 CODE = """
@@ -459,3 +459,31 @@ def test_a_trial_that_has_closed_its_pipe_is_told_so_and_writes_nothing_elsewher
     assert "os.closerange" in ended.stdout_tail
     assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "PipeClosed")
     assert "os.closerange" in ended.error
+
+
+class ChecksAfterFailures(WorkerService):
+    """Checks a slot before an attempt, and hears how the one before has ended."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def admit(self, slot: SlotHere) -> bool:
+        self.calls.append("checked")
+        return True
+
+    def ended(self, run: AttemptHere, result: RunResult) -> None:
+        self.calls.append(f"{run.claim.trial} {result.end and result.end.value}")
+
+
+def test_a_service_hears_how_an_attempt_ended_before_it_checks_the_slot_for_the_next(tmp_path: Path) -> None:
+    service, stop = ChecksAfterFailures(), tmp_path / "stop"
+    with contextlib.closing(Machine(tmp_path, CODE, Timing(), service)) as machine:
+        first = machine.start("waits_for", {"file": str(stop)}).has_reported(1)
+        second = machine.start("raises", trial="0002")
+        eventually(lambda: service.calls == ["checked"])
+        stop.touch()
+        first.finished()
+        second.finished()
+        machine.start("steady", trial="0003").finished()
+
+    assert service.calls == ["checked", "0001 completed", "checked", "0002 failed", "checked", "0003 completed"]

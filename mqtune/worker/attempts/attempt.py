@@ -353,12 +353,15 @@ class AttemptRun:
         All its processes have exited when this returns.
 
         An attempt that is no longer wanted, or that another worker has claimed, is not run. The slot is offered to the
-        next attempt as soon as that may prepare. The next attempt starts when this one's turn is over.
+        next attempt as soon as that may prepare. The next attempt starts when this one's turn is over: when its process
+        has exited, or, if services check the slot, when they know how it has ended.
         """
         self._slot, self.slot, self.devices = slot, slot.index, slot.devices
         turn = slot.next_turn()
         try:
-            return self._run(slot, turn)
+            result = self._run(slot, turn)
+            self._worker.hooks.ended(self, result)
+            return result
         finally:
             turn.end()
             self._offer_slot()
@@ -586,7 +589,8 @@ class AttemptRun:
             with self._lock:
                 self._process = None
             self.gone_at = time.monotonic()
-            turn.end()
+            if not turn.is_checked:
+                turn.end()
             self._offer_slot()
             self._worker.uplink.detach(stream)
 

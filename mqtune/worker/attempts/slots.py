@@ -48,6 +48,11 @@ class Turn:
         #: has ended.
         self.changes_zygote = False
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether services check the slot before each turn."""
+        return self.slot.admits is not None
+
     def wait(self) -> None:
         """Wait until the previous turn is over: all processes of its trial have exited."""
         self._before.wait()

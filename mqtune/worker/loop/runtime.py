@@ -232,9 +232,7 @@ class WorkerRuntime:
                 return RunResult(None, f"not run: {why}", goes_back=True)
             # From here on the run itself offers the slot, as soon as the next attempt may prepare.
             offers_slot = False
-            result = run.run(slot)
-            self._hooks.ended(run, result)
-            return result
+            return run.run(slot)
         finally:
             if slot is not None:
                 if offers_slot:
