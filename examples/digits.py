@@ -19,12 +19,12 @@ SPACE = {
     "momentum": mqtune.uniform(0.0, 0.99),
     "decay": mqtune.loguniform(1e-6, 1e-2),
 }
-# Keras's defaults for learning rate, momentum and batch size.
+# The learning rate, momentum and batch size are Keras's defaults.
 DEFAULT = {"width": 64, "batch": 32, "lr": 0.01, "momentum": 0.0, "decay": 1e-6}
 
 
 def fit(config: dict[str, Any]) -> Iterator[tuple[float, float]]:
-    """Yield the accuracy on the selection digits and on the held-out ones, after each epoch."""
+    """Train a network. Yield its accuracy on the selection and held-out digits after each epoch."""
     images, labels = load_digits(return_X_y=True)
     x, y = images / 16, np.eye(10)[labels]
     rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def fit(config: dict[str, Any]) -> Iterator[tuple[float, float]]:
 
 
 def predict(weights: list[Any], x: Any) -> tuple[Any, Any]:
-    """Return the hidden activations, and each digit's probability."""
+    """Return the activations of the hidden layer, and each digit's probability."""
     hidden = np.maximum(0, x @ weights[0] + weights[1])
     outputs = hidden @ weights[2] + weights[3]
     odds = np.exp(outputs - outputs.max(1, keepdims=True))
@@ -60,7 +60,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def main(name: str = "digits") -> None:
-    """Tune, and print the results."""
+    """Tune the network, and print the results."""
     asha = mqtune.ASHA(max_t=EPOCHS, grace_period=3, reduction_factor=3)
     tuner = mqtune.Tuner(
         train, SPACE, metric="accuracy", mode="max", scheduler=asha, max_trials=150,
@@ -68,7 +68,7 @@ def main(name: str = "digits") -> None:
     )  # fmt: skip
     results = tuner.run()
     best, budget = results.best, results.budget
-    # The default gets all epochs, and counts with its best one, like the others.
+    # The default config is trained for all epochs. Its best epoch counts, as with the tuned configs.
     _, default = max(fit(DEFAULT))
     print("\nbest config:", ", ".join(f"{key}={value:.3g}" for key, value in best.config.items()))
     print(f"accuracy on the 450 held-out digits: {best.metrics['held_out']:.1%}; of the default config: {default:.1%}")

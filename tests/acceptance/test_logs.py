@@ -108,5 +108,5 @@ def test_each_seat_of_a_gang_has_its_output_from_its_worker_and_from_its_file(
         assert read(tuner.name, "1~1", broker=fleet, home=tmp_path) == b"seat 1\n"
         stderr = read(tuner.name, "0001~1", "--stderr", "--follow", broker=fleet, home=tmp_path)
         assert stderr.startswith(b"on stderr of 1\n")
-        with pytest.raises(ConfigurationError, match="there is no trial '1~2' in that experiment"):
+        with pytest.raises(ConfigurationError, match="Redis knows no trial '1~2' of that experiment"):
             next(mqtune.follow_log(tmp_path / tuner.name, "1~2", broker=fleet))

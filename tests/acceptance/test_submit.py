@@ -365,7 +365,7 @@ def test_teams_keep_apart_and_who_may_not_drive_may_neither_submit_nor_offer_slo
     options = [*DRIVES, "--experiments", "team-a-*", "--driver-broker", drives["team-a"]]
     teams.refused()
     with worker(works["team-a"], tmp_path, "a", *options):
-        with pytest.raises(InsufficientResources, match=r"slots to 'team-b-x', but to team-a-\*"):
+        with pytest.raises(InsufficientResources, match=r"slots to 'team-b-x', only to team-a-\*"):
             said(drives["team-b"], "submit", "waits.py", "--name", "team-b-x")
         (project / "who.py").write_text("import os\nprint(os.environ['MQTUNE_BROKER'].split('//')[1].split(':')[0])\n")
         assert "\nteam-a\n" in said(drives["team-a"], "submit", "who.py", "--name", "team-a-x", "-f")

@@ -148,7 +148,7 @@ def test_a_large_file_that_changes_as_it_is_sent_is_refused(tmp_path: Path, monk
         (source / "model").write_bytes(bytes(LARGE_BYTES - 1) + b"n")
 
     monkeypatch.setattr(LocalFileSystem, "put_file", slow)
-    with pytest.raises(ConfigurationError, match=r"source/model.*changed.*left alone"):
+    with pytest.raises(ConfigurationError, match=r"source/model.* changed while it was saved"):
         store.save(saved_id(), source, {})
 
     assert store.ids() == []

@@ -160,7 +160,7 @@ def test_after_how_long_an_experiment_gets_a_slot_is_set_for_all_and_is_no_quota
             quotas.set_aging(wrong)
     assert "gets one after 4 h" in run("team-*", "2", "--aging", "4")
     assert [quota.pattern for quota in quotas.all()] == ["team-*"]
-    assert "give one, or none" in run("team-*", "few")
+    assert "is not a number of slots" in run("team-*", "few")
 
 
 def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(

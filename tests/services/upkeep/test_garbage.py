@@ -198,7 +198,7 @@ def test_deleting_on_a_copy_of_a_server_leaves_the_checkpoints_to_the_original(
         assert names_and_keys(client) == set()
 
     assert done.exit_code == 0, (done.output, done.exception)
-    assert f"the checkpoints in {store.url.partition('#')[0]} stay: " in done.output
+    assert f"the checkpoints in {store.url.partition('#')[0]} are kept: " in done.output
     assert len(store.ids()) == 1
     assert CliRunner().invoke(group, ["delete", "moved", "--yes", "--broker", redis_server.url]).exit_code == 0
     assert not Path(store.describe()).exists()

@@ -236,7 +236,7 @@ UNSHARED = "Local\\(slots={}\\) does not go with 2 GPUs .* room for 12 such tria
         (Resources(gpus=1, gpu_memory_gb=8), None, ("0",), 0, "an amount that nvidia-smi does not say"),
         (Resources(gpu_memory_gb=8), None, ("0",), 0, "an amount that nvidia-smi does not say"),
         *((Resources(gpu_memory_gb=2), slots, TWO, 24_000, UNSHARED.format(slots)) for slots in (0, 3, 50)),
-        (Resources(seats=3), 2, (), 0, r"Local\(slots=2\): a trial takes 3 slots; give at least so many"),
+        (Resources(seats=3), 2, (), 0, r"Local\(slots=2\): a trial takes 3 slots; give at least 3"),
         (Resources(cpus=4, seats=3), None, (), 0, "with 3 slots they need 12, and it has 8"),
         (Resources(gpus=2, seats=3), None, FOUR, 0, "room for 2 such slots"),
         (Resources(gpu_memory_gb=20, seats=5), None, FOUR, 24_576, "its 4 GPUs have room for 1 such slots each"),
