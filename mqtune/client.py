@@ -503,8 +503,8 @@ class ExperimentHandle:
         Args:
             trial: id of a trial from ``ask``; or a config, for a new trial with this one report. The new trial does not
                 count for ``max_trials``.
-            metrics: a number for each metric of the experiment, and for the scheduler's time. A missing
-                ``training_iteration`` becomes that of the trial's last report plus 1.
+            metrics: the report's values, by key. Each metric of the experiment and the scheduler's ``time_attr`` must
+                have a number. A missing ``training_iteration`` becomes that of the trial's last report plus 1.
             ends: whether this is the trial's last report.
             tags: names by which to find a new trial.
             notes: remarks on a new trial.

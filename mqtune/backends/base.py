@@ -103,10 +103,10 @@ class BackendSession(Protocol):
         """Return whether any slot has a GPU. None if there are no slots."""
 
     def queued(self) -> set[tuple[TrialId, int]] | None:
-        """Return the published attempts and seats that wait for a slot: pairs of name and attempt.
+        """Return the attempts sent by ``publish`` that wait for a slot. None if that is unknown.
 
-        Return None if that is unknown. If an attempt was staged more than 10 s ago, has not started, and is missing in
-        the result, the driver publishes it again.
+        A pair has the name of the trial, or of a gang's seat, and the attempt's number. If an attempt was journaled more
+        than 10 s ago, has not started, and is missing in the result, the driver publishes it again.
         """
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:

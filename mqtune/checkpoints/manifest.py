@@ -29,6 +29,8 @@ from mqtune.core.version import __version__
 
 MANIFEST: Final = "manifest.json"
 _VERSION: Final = 1
+#: The end of each message about a broken manifest.
+_WAY_OUT: Final = "start from another checkpoint"
 
 
 class StoredFile(NamedTuple):
@@ -102,7 +104,9 @@ class Manifest:
                 )
             body, expected = stored["checkpoint"], stored["sha256"]
             if (seal := _seal(body)) != expected:
-                raise CheckpointBroken(f"{broken} was changed: its SHA-256 should be {expected}, and is {seal}")
+                raise CheckpointBroken(
+                    f"{broken} was changed: its SHA-256 should be {expected}, and is {seal}; {_WAY_OUT}"
+                )
             manifest = cls(
                 id=body["id"],
                 content=body["content"],
@@ -116,12 +120,14 @@ class Manifest:
                 raise TypeError("a file's size or hash, or the counters, are malformed")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CheckpointBroken(
-                f"{broken} has {len(data):,} bytes that are not a manifest: {type(error).__name__}: {error}"
+                f"{broken}, of {len(data):,} bytes, can't be decoded ({type(error).__name__}: {error}); {_WAY_OUT}"
             ) from None
         if manifest.id != id:
-            raise CheckpointBroken(f"{broken} belongs to checkpoint {manifest.id}")
+            raise CheckpointBroken(f"{broken} belongs to checkpoint {manifest.id}; {_WAY_OUT}")
         if astray is not None:
-            raise CheckpointBroken(f"{broken} has the path {astray!r}, which leads outside of the checkpoint")
+            raise CheckpointBroken(
+                f"{broken} has the path {astray!r}, which leads outside of the checkpoint; {_WAY_OUT}"
+            )
         return manifest
 
 

@@ -192,7 +192,7 @@ class _Parser:
         return token
 
     def _expression(self, power: int) -> Condition:
-        """Parse an operand, and the operators behind it that bind more closely than *power*."""
+        """Parse an operand, and the operators after it that bind more closely than *power*."""
         left = self._operand()
         while _POWERS.get(kind := self._peek().kind, 0) > power:
             self._next_token()

@@ -184,7 +184,7 @@ def _runs(broker: str, *, is_needed: bool) -> list[Run] | None:
 
 
 def _print_section(heads: Sequence[str], rows: Iterable[list[str]]) -> None:
-    """Print a table behind an empty line. Print nothing if it has no rows."""
+    """Print a table after an empty line. Print nothing if it has no rows."""
     if cells := list(rows):
         click.echo()
         print_table(heads, cells)

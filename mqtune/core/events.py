@@ -656,7 +656,7 @@ def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Eve
 def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report]:
     """Yield a journal's events and single reports in the order of their processing.
 
-    If a batch has unreadable reports, a ``Reports`` event with their number comes before the readable ones.
+    If some reports of a batch can't be decoded, a ``Reports`` event comes first, whose ``unreadable`` counts them.
     """
     pending = driver_events(entries)
     yield from placed_events(entries, pending)

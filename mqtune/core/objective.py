@@ -203,9 +203,9 @@ class GoesByObjective:
     objective: Objective | None = None
 
     def check_objective(self, objective: Objective) -> None:
-        """Set the objective. Called when a tuner is made, before ``bind``.
+        """Check that the experiment's objective is supported, and keep it in ``objective``.
 
-        ``bind`` gets the first metric only.
+        The tuner calls it before ``bind``, which gets only the first metric.
 
         Raises:
             ConfigurationError: there are several metrics, and ``takes_several`` is not set.

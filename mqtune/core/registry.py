@@ -75,7 +75,9 @@ class Registered:
 
     @classmethod
     def rebuild(cls, description: Mapping[str, object]) -> Self:
-        """Make the described object, in its initial state. Call it on the role's base class.
+        """Make the described object, in its initial state.
+
+        Call this on ``Scheduler``, ``Searcher`` or ``StopRule``. The description must be of one of its subclasses.
 
         Args:
             description: a result of ``described``.

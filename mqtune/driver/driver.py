@@ -211,7 +211,7 @@ class Driver(Loop):
 
         In an open experiment, the reports after the last driver's last event are left for ``next_report``.
         """
-        self._intake.replay(self.reader.read(), past, keeps_new=self.settings.is_open)
+        self._intake.replay(self.reader.read(), past, leaves_new=self.settings.is_open)
         self._take_in()
         self._intake.go_live()
         self._deciders.go_live()

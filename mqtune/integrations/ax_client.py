@@ -179,7 +179,7 @@ class _AxLoop:
     def _wants_trial(self, max_trials: int, parallelism: int | None, ahead: int) -> bool:
         if self._waits or self._is_exhausted or len(self._experiment.trials) >= max_trials:
             return False
-        most_running = parallelism or self._driven.do(lambda tuner: max(tuner.slots, 1))
+        most_running = parallelism or self._tuner.do(lambda tuner: max(tuner.slots, 1))
         return len(self._running) < most_running + ahead
 
     def _start_trial(self) -> None:
@@ -199,8 +199,8 @@ class _AxLoop:
         self._save()
 
     @property
-    def _driven(self) -> BackgroundTuner:
-        return self._runner.driven(self._experiment)
+    def _tuner(self) -> BackgroundTuner:
+        return self._runner.tuner_of(self._experiment)
 
     def _process_results(self) -> None:
         records = {trial.index: self._record(trial) for trial in self._running}
@@ -209,7 +209,7 @@ class _AxLoop:
         reported = self._attach(records)
         for index in ended:
             self._record_end(index, records[index])
-        stopped = [index for index in reported if index not in ended and self._stop(index, records[index])]
+        stopped = [index for index in reported if index not in ended and self._stop_if_ax_asks(index, records[index])]
         if ended or stopped:
             self._waits = False
             self._save()
@@ -234,7 +234,7 @@ class _AxLoop:
         return new_rows
 
     def _new_rows(self, index: int, record: Trial) -> list[DataRow]:
-        reports = self._driven.reports(record)[self._attached.get(index, 0) :]
+        reports = self._tuner.reports(record)[self._attached.get(index, 0) :]
         self._attached[index] = self._attached.get(index, 0) + len(reports)
         arm = self._experiment.trials[index].arm.name
         return [
@@ -244,11 +244,11 @@ class _AxLoop:
             if is_number(value := report.metrics.get(name)) and math.isfinite(value)
         ]
 
-    def _stop(self, index: int, record: Trial) -> bool:
+    def _stop_if_ax_asks(self, index: int, record: Trial) -> bool:
         """Stop a trial early if Ax decides so. Return whether it was stopped."""
         if not self._stops_early or not self._client.should_stop_trial_early(index):
             return False
-        if not stop_trial(self._driven, record, "Ax stopped it early"):
+        if not stop_trial(self._tuner, record, "Ax stopped it early"):
             return False
         self._attach({index: record})
         self._client.mark_trial_early_stopped(index)
@@ -281,7 +281,7 @@ class _AxLoop:
         Raises:
             MetricMissing: one was never reported as a number, and this trial has completed by itself.
         """
-        had = {name for report in self._driven.reports(record) for name in report.metrics}
+        had = {name for report in self._tuner.reports(record) for name in report.metrics}
         missing = sorted(self._experiment.optimization_config.metric_names - self._experiment.data.metric_names - had)
         is_by_hand = record.history[-1].by == "user"
         if missing and record.status is TrialStatus.COMPLETED and not is_by_hand:

@@ -163,7 +163,7 @@ class MqtuneRunner(Runner):
         wanted = list(trials)
         if not wanted:
             return {}
-        driven = self.driven(wanted[0].experiment)
+        driven = self.tuner_of(wanted[0].experiment)
         return driven.do(lambda tuner: {trial.index: self._run_trial(tuner, trial) for trial in wanted})
 
     def _run_trial(self, tuner: Tuner, trial: BaseTrial) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class MqtuneRunner(Runner):
 
     def stop(self, trial: BaseTrial, reason: str | None = None) -> dict[str, Any]:
         """Stop a trial unless it has ended, and fetch its reports."""
-        driven = self.driven(trial.experiment)
+        driven = self.tuner_of(trial.experiment)
         stopped = [own.id for own in self.arms(trial).values() if own is not None and stop_trial(driven, own, reason)]
         trial.fetch_data_results()
         return {"mqtune_stopped": stopped}
@@ -285,7 +285,7 @@ class MqtuneRunner(Runner):
     ) -> None:
         self.close()
 
-    def driven(self, experiment: Experiment) -> BackgroundTuner:
+    def tuner_of(self, experiment: Experiment) -> BackgroundTuner:
         """Return the driver of an experiment, and open it if needed.
 
         Raises:
@@ -316,9 +316,9 @@ class MqtuneRunner(Runner):
         """Return the mqtune trial of each arm, by the arm's name. It is None if mqtune has lost it.
 
         Raises:
-            Exception: as ``driven``.
+            Exception: as ``tuner_of``.
         """
-        driven = self.driven(trial.experiment)
+        driven = self.tuner_of(trial.experiment)
         return {arm.name: driven.find(_key(trial, arm)) for arm in trial.arms}
 
 
@@ -410,7 +410,7 @@ class MqtuneMetric(MapMetric):
             DataRow(trial.index, arm, self.name, self.signature, value, math.nan, step=step)
             for arm, known in runner.arms(trial).items()
             if known is not None
-            for step, value in self._values(known, runner.driven(trial.experiment).reports(known)).items()
+            for step, value in self._values(known, runner.tuner_of(trial.experiment).reports(known)).items()
         ]
 
     def _values(self, trial: Trial, reports: Iterable[Report]) -> dict[float, float]:

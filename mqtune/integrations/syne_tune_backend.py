@@ -332,7 +332,7 @@ class MqtuneBackend(TrialBackend):
         """Start a trial, or adopt the one with this number that an earlier Tuner has started."""
         tuner = self._open()
         before = self._known.get(trial_id)
-        for key in _keys(trial_id):
+        for key in _mqtune_keys(trial_id):
             trial = tuner.add(config, source=source, key=key)
             if trial.id in self._numbers:
                 continue
@@ -630,7 +630,7 @@ def attributes_of(scheduler: Any, *names: str) -> Iterator[Any]:
         scheduler = getattr(scheduler, "scheduler", None)
 
 
-def _keys(number: int) -> Iterator[str]:
+def _mqtune_keys(number: int) -> Iterator[str]:
     """Yield the key of a trial in mqtune, and then the keys for its replacements."""
     yield str(number)
     yield from (f"{number}.{again}" for again in itertools.count(1))

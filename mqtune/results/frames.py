@@ -103,7 +103,7 @@ def _prefixed(group: str, values: Mapping[str, object]) -> Row:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return column names with those of configs and then of metrics behind all others."""
+    """Sort column names: first those of the trial, then of its config, then of its metrics."""
     return sorted(names, key=lambda name: _COLUMN_GROUPS.get(name.partition(".")[0], 0))
 
 

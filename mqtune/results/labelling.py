@@ -65,7 +65,7 @@ def label(folder: Path, trial: str, given: Body) -> Results:
 
 
 def _next_id(last: str) -> str:
-    """Return an id for an entry behind the entry *last*, as Redis would give it."""
+    """Return an id for an entry after the entry *last*, as Redis would give it."""
     before_ms, _, number = last.partition("-")
     now_ms = int(time.time() * 1000)
     return f"{now_ms}-0" if now_ms > int(before_ms) else f"{before_ms}-{int(number) + 1}"

@@ -260,7 +260,7 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
             state = submissions.state(name)
             if state is None:
                 raise ConfigurationError(
-                    f"nothing was submitted as {name!r}; its trials have output: mqtune logs {name} 1"
+                    f"nothing was submitted as {name!r}; for a trial's output, give its id too: mqtune logs {name} 1"
                 )
             return state
 

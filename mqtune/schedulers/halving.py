@@ -247,7 +247,8 @@ class RungHalving(Halving[B]):
         self._brackets = whole_number(self._name, "brackets", brackets, 1)
         if self._brackets > len(self._levels):
             raise ConfigurationError(
-                f"{self._name}: brackets={brackets!r} is more than there are rungs, which are {self._levels}"
+                f"{self._name}: brackets={brackets!r} is too large; give at most {len(self._levels)}, as the rungs are "
+                f"{self._levels}"
             )
         self._all_brackets = [self._make_bracket(number) for number in range(self._brackets)]
 

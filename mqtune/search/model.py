@@ -220,9 +220,10 @@ class ModelSearcher(Searcher, Generic[R]):
         self._records[trial] = self._begin(config)
 
     def on_queue(self, trial: Trial) -> None:
-        """Assign a suggestion to its trial.
+        """Link a queued trial to the model's trial with its config.
 
-        If the config has changed, begin another trial in the model.
+        The first time, that is one of the model's suggestions. If the config has changed since then, the model's trial
+        is ended as stopped early, and another one begins in the model, with the new config.
         """
         record = self._records.get(trial.id)
         if record is None:

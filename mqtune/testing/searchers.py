@@ -102,7 +102,7 @@ class SearcherContract(InVirtualTime):
         for config in story.begin_all():
             Space(self.space).check(config, partial=False)
 
-    def test_it_hears_of_everything_that_may_become_of_a_trial(self, new_searcher: NewSearcher) -> None:
+    def test_it_accepts_notifications_of_all_changes_of_a_trial(self, new_searcher: NewSearcher) -> None:
         story = self._story(new_searcher)
         trial = story.begin(story.suggest() or {})
         story.report(trial, 0.5)
@@ -126,7 +126,7 @@ class SearcherContract(InVirtualTime):
         configs = self._story(new_searcher).begin_all()[:_LEARNT]
         return [PastTrial(config, next(values), 3, next(statuses)) for config in configs]
 
-    def test_what_it_has_learnt_elsewhere_gives_the_same_suggestions_each_time(self, new_searcher: NewSearcher) -> None:
+    def test_after_the_same_learning_it_suggests_the_same_configs(self, new_searcher: NewSearcher) -> None:
         first, second = self._story(new_searcher), self._story(new_searcher)
         for trial in self._past(new_searcher):
             first.searcher.learn(trial)

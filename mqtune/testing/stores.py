@@ -73,7 +73,7 @@ class StoreContract:
         # A staged folder that is never saved stays, because its user should remove it. Keep these inside the test.
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
-    def test_what_was_saved_comes_back(self, store: CheckpointStore, tmp_path: Path) -> None:
+    def test_a_saved_checkpoint_is_fetched_unchanged(self, store: CheckpointStore, tmp_path: Path) -> None:
         source = write_files(tmp_path / "source", FILES)
         (source / "nothing" / "in" / "here").mkdir(parents=True)
         counters = {"training_iteration": 3, "time_total_s": 1.5, "stage": "warm-up", "best": float("inf")}
@@ -107,7 +107,7 @@ class StoreContract:
         assert os.access(tmp_path / "target" / "run", os.X_OK)
         assert not (tmp_path / "target" / "read").stat().st_mode & 0o111
 
-    def test_a_checkpoint_without_files_is_one(self, store: CheckpointStore, tmp_path: Path) -> None:
+    def test_a_checkpoint_may_have_no_files(self, store: CheckpointStore, tmp_path: Path) -> None:
         (tmp_path / "source").mkdir()
 
         assert store.save(saved_id(), tmp_path / "source", {"training_iteration": 1}) == 0
@@ -116,7 +116,7 @@ class StoreContract:
         assert store.fetch(saved_id(), tmp_path / "target") == {"training_iteration": 1}
         assert list((tmp_path / "target").iterdir()) == []
 
-    def test_what_is_not_there_is_gone(self, store: CheckpointStore, tmp_path: Path) -> None:
+    def test_a_missing_checkpoint_is_gone(self, store: CheckpointStore, tmp_path: Path) -> None:
         assert not store.exists(saved_id())
         assert store.ids() == []
         with pytest.raises(CheckpointGone, match=saved_id()):
@@ -181,7 +181,7 @@ class StoreContract:
             store.copy(saved_id(1), saved_id(2))
         assert store.ids() == []
 
-    def test_what_is_staged_can_be_saved(self, store: CheckpointStore, tmp_path: Path) -> None:
+    def test_a_staged_folder_can_be_saved(self, store: CheckpointStore, tmp_path: Path) -> None:
         staged = write_files(store.staging(), FILES)
         (staged / "deep" / "down").mkdir(parents=True)
 
@@ -191,7 +191,7 @@ class StoreContract:
         assert files_in(tmp_path / "target") == FILES
         assert (tmp_path / "target" / "deep" / "down").is_dir()
 
-    def test_what_is_staged_is_no_checkpoint(self, store: CheckpointStore) -> None:
+    def test_a_staged_folder_is_no_checkpoint(self, store: CheckpointStore) -> None:
         write_files(store.staging(), FILES)
         write_files(store.staging(), FILES)
 
@@ -323,7 +323,7 @@ class StoreContract:
         assert store.fetch(saved_id(), tmp_path / "target") == {"n": 1}
         assert files_in(tmp_path / "target") == FILES
 
-    def test_one_of_two_writers_of_an_id_is_whole(self, store: CheckpointStore, tmp_path: Path) -> None:
+    def test_after_writes_of_one_id_at_the_same_time_one_is_whole(self, store: CheckpointStore, tmp_path: Path) -> None:
         sources = [write_files(tmp_path / str(n), {f"{k}": bytes([n]) * 5000 for k in range(20)}) for n in range(4)]
         start = threading.Barrier(len(sources))
         errors: list[BaseException] = []

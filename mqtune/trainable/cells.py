@@ -317,7 +317,7 @@ class _Writer:
     def _store_file(self, name: str, content: bytes, call: str) -> str:
         self.values[name] = content
         if sum(map(len, self.values.values())) > MOST_VALUE_BYTES:
-            raise CannotTravel(f"with which the values are more than {MOST_VALUE_BYTES / 1e6:.0f} MB together")
+            raise CannotTravel(f"which brings all values together to more than {MOST_VALUE_BYTES / 1e6:.0f} MB")
         self._add_import("mqtune.trainable.values", _VALUES)
         return f"{_VALUES}.{call.format(f'{_VALUES}.beside(__file__, {name!r})')}"
 
@@ -357,7 +357,9 @@ class _Writer:
         if self._session and module == "__main__":
             first = path.partition(".")[0]
             if _value_at(self._session, path) is not value:
-                raise CannotTravel(f"{named}, which is older than the current {first}: make the object again")
+                raise CannotTravel(
+                    f"{named}, but {first} was redefined or deleted since: run the code that makes this value again"
+                )
             self.define(first, self._session[first])
             return str(path)
         holder = sys.modules.get(str(module))
@@ -407,7 +409,9 @@ class _Writer:
             (module for module in list(sys.modules.values()) if getattr(module, "__dict__", None) is names), None
         )
         if holder is None:
-            raise NoSource(f"a function whose module is {names.get('__name__')!r}, which is not imported")
+            raise NoSource(
+                f"a function whose module {names.get('__name__')!r} is not imported: define it in a file, and import that"
+            )
         if _value_at(names, path) is value and not self.is_made_late(value):
             return self._reference(value, FunctionType)
         maker = maker_of(value)

@@ -74,7 +74,7 @@ class Script:
         if begin == (_MODULE_OPTION,):
             if len(items) < 2 or len(items[1]) != 1 or not _MODULE.fullmatch(items[1][0]):  # noqa: PLR2004
                 raise ConfigurationError(
-                    f"command={command!r}: give a module's name behind '-m', such as ['-m', 'package.train']"
+                    f"command={command!r}: give a module's name after '-m', such as ['-m', 'package.train']"
                 )
             self.module = items[1][0]
         elif len(begin) == 1:
@@ -333,7 +333,10 @@ class ArgumentTemplate:
 
     @property
     def has_fields(self) -> bool:
-        """Whether any item has a field. Otherwise the config follows the items as options."""
+        """Whether any item has a field such as ``{lr}``.
+
+        If none has, ``fill`` adds the whole config as options after the items.
+        """
         return self._has_all or bool(self._named)
 
     def check(self, names: Collection[str]) -> None:

@@ -41,7 +41,9 @@ def source_of(name: str, value: Callable[..., object]) -> str:
             last = node.end_lineno or first
             if first <= inner.__code__.co_firstlineno <= last:
                 return textwrap.dedent("".join(lines[first - 1 : last])).rstrip()
-    raise NoSource(f"{with_article(type(value))} whose source is not known")
+    raise NoSource(
+        f"{with_article(type(value))} whose source code can't be found: define it in a file, and import that"
+    )
 
 
 def _method_of(value: type) -> object:
@@ -125,7 +127,9 @@ def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lam
     lambdas = [node for node in nodes if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
     if code.co_name == "<lambda>" and (lambda_ := _innermost(lambdas, code)) is not None:
         return lambda_
-    raise NoSource(f"{code.co_qualname}, whose source is not known, or has changed since it was run")
+    raise NoSource(
+        f"{code.co_qualname}, whose source code can't be found or has changed since it ran: run its definition again"
+    )
 
 
 def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:

@@ -52,7 +52,7 @@ def stored(value: object) -> StoredValue | None:
     size = _size_of(value)
     if size > MOST_VALUE_BYTES:
         raise CannotTravel(
-            f"{with_article(kind)} of {size / 1e6:,.0f} MB, and at most {MOST_VALUE_BYTES / 1e6:.0f} MB may travel"
+            f"{with_article(kind)} of {size / 1e6:,.0f} MB, and at most {MOST_VALUE_BYTES / 1e6:.0f} MB can be sent"
         )
     return store(value)
 
@@ -85,7 +85,9 @@ def _npy_bytes(value: UserObject, dtype: UserObject) -> bytes:
     import numpy as np  # noqa: PLC0415 - most trainables have no array
 
     if dtype.hasobject:
-        raise CannotTravel("an array of Python objects, which only a pickle could hold")
+        raise CannotTravel(
+            "an array of Python objects, which only a pickle could hold: give a list, or an array of another dtype"
+        )
     file = io.BytesIO()
     np.save(file, value, allow_pickle=False)
     return file.getvalue()
@@ -106,7 +108,8 @@ def _store_tensor(value: UserObject) -> StoredValue:
 
     if value.device.type != "cpu" or value.layout is not torch.strided or value.grad_fn is not None:
         raise CannotTravel(
-            "a Tensor on a device, a sparse one or one with a graph of gradients: use tensor.detach().cpu()"
+            "a Tensor that is on a device, is sparse, or has a gradient graph: give tensor.detach().cpu(), and if it is "
+            "sparse its .to_dense()"
         )
     dtype = str(value.dtype).removeprefix("torch.")
     # NumPy lacks some types, such as bfloat16, so the bytes travel.
@@ -136,7 +139,7 @@ def _store_frame(value: UserObject) -> StoredValue:
 
 def _store_series(value: UserObject) -> StoredValue:
     if not isinstance(value.name, str | int | None):
-        raise CannotTravel(f"a Series with the name {value.name!r}: give it a text")
+        raise CannotTravel(f"a Series whose name {value.name!r} is neither a text nor an integer: rename it")
     content = _arrow_bytes(value.to_frame("values"))
     _check_same(series(io.BytesIO(content), value.name), value)
     return StoredValue(content, ".arrow", f"series({{}}, {value.name!r})")

@@ -194,7 +194,7 @@ class WorkerService:
     - ``room`` and ``leaves``: the attempt gets no slot. It waits for one, or returns to its queue.
     - ``program``, ``prepare`` and ``variables``: an error refuses the attempt, with its text.
     - ``admit``: the slot runs no attempt. The task returns to the queue.
-    - ``claim``: the attempt has a slot, but stays unclaimed.
+    - ``claim``: the attempt has a slot, but gets no lease in the journal, and so its process does not start.
 
     No hook of a worker keeps attempts from being queued. ``DriverService.capacity`` does that.
     """
@@ -339,10 +339,7 @@ class WorkerService:
         return {}
 
     def drain(self) -> None:
-        """Prepare for the end: the worker starts nothing more.
-
-        Return immediately, also from a second call.
-        """
+        """Prepare for the end: the worker starts nothing more. Return immediately, also if repeated."""
 
     def close(self) -> None:
         """End the service, after the last attempt."""

@@ -147,9 +147,9 @@ def test_what_is_queued_or_paused_runs_one_that_ax_has_forgotten_is_abandoned_an
     )
     eventually(lambda: poll(experiment) and statuses(trials) == {"RUNNING", "QUEUED"}, DONE_S)
     assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
-    driven = runner.driven(experiment)
+    driven = runner.tuner_of(experiment)
     copied = runner.clone()
-    assert (copied, copied.driven(experiment)) == (runner, driven)
+    assert (copied, copied.tuner_of(experiment)) == (runner, driven)
     driven.do(lambda tuner: tuner.trial("0001").pause())
     eventually(lambda: poll(experiment) and "PAUSED" in statuses(trials), DONE_S)
     assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
@@ -183,7 +183,7 @@ def test_a_group_whose_submission_fails_half_way_is_submitted_again_and_no_trial
 
     assert next(calls) == 6
     assert {trial.status for trial in experiment.trials.values()} == {Status.COMPLETED}
-    found = experiment.runner.driven(experiment).do(lambda tuner: [each.config for each in tuner.get_trials()])
+    found = experiment.runner.tuner_of(experiment).do(lambda tuner: [each.config for each in tuner.get_trials()])
     assert found == [trial.arm.parameters for trial in experiment.trials.values()]
 
 
@@ -210,7 +210,7 @@ def test_a_trial_that_fails_or_has_no_metric_says_why_and_keeps_what_it_reported
 def test_a_trial_that_others_stop_is_what_ax_calls_that(new: New) -> None:
     experiment = new("slow")
     trials = [trial_of(experiment, x / 4) for x in range(4)]
-    driven = experiment.runner.driven(experiment)
+    driven = experiment.runner.tuner_of(experiment)
     eventually(lambda: driven.reports(driven.do(lambda tuner: tuner.get_trials()[0])), DONE_S)
 
     def act(tuner: mqtune.Tuner) -> None:
@@ -284,7 +284,7 @@ def test_the_arms_of_a_batch_are_trials_of_one_group_and_those_that_fail_are_aba
     assert {arm.name for arm in batch.abandoned_arms} == {"0_1"}
     assert "0.9 is too much" in batch.abandoned_arms_metadata[0].reason
     assert failing.status_reason.startswith("1_0: ValueError: 0.7 is too much")
-    results = experiment.runner.driven(experiment).do(lambda tuner: tuner.results())
+    results = experiment.runner.tuner_of(experiment).do(lambda tuner: tuner.results())
     assert [result.config["x"] for result in results.find("ax-0")] == [0.1, 0.9, 0.2]
 
 
@@ -308,7 +308,7 @@ def test_a_redis_that_is_away_abandons_no_trial_and_its_return_doubles_none(tmp_
         loop(experiment).run_n_trials(1)
 
         back.join()
-        found = runner.driven(experiment).do(lambda tuner: [each.config["x"] for each in tuner.get_trials()])
+        found = runner.tuner_of(experiment).do(lambda tuner: [each.config["x"] for each in tuner.get_trials()])
     assert {trial.status for trial in experiment.trials.values()} == {Status.COMPLETED}
     assert {len(curve) for curve in losses(experiment).values()} == {30}
     assert found[:3] == [0.1, 0.2, 0.3]
@@ -349,7 +349,7 @@ def test_a_loop_that_was_killed_goes_on_from_its_json_with_the_trials_that_ran_o
 
     with loaded.runner:
         loop(loaded, early_stopping_strategy=STOPS).run_n_trials(1)
-        found = loaded.runner.driven(loaded).do(lambda tuner: tuner.get_trials())
+        found = loaded.runner.tuner_of(loaded).do(lambda tuner: tuner.get_trials())
 
     # By Sobol's sequence the second has the highest x, and takes 12 s where nobody stops it.
     assert loaded.trials[1].status is Status.EARLY_STOPPED

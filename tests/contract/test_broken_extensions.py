@@ -120,7 +120,7 @@ Confuses = without(Counts, learn=lambda searcher, _: setattr(searcher, "numbers"
         (suggests(lambda: LENT), lambda suite, new: suite.test_a_suggestion_belongs_to_who_asked(new)),
         (
             Confuses,
-            lambda suite, new: suite.test_what_it_has_learnt_elsewhere_gives_the_same_suggestions_each_time(new),
+            lambda suite, new: suite.test_after_the_same_learning_it_suggests_the_same_configs(new),
         ),
         (Confuses, lambda suite, new: suite.test_the_next_driver_has_learnt_what_the_first_one_did(new)),
         (suggests(lambda: {"lr": 7.0}), lambda suite, new: suite.test_it_suggests_configs_of_the_space(new)),

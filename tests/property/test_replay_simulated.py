@@ -170,8 +170,8 @@ def test_reports_that_are_taken_in_at_once_give_the_journal_of_reports_one_by_on
     taken: list[Entry | None] = []
     take = PlainReports.take
 
-    def by_itself(self: PlainReports, entries: object, awaited: object, *, is_plain: bool = True) -> Entry | None:
-        taken.append(take(self, entries, awaited, is_plain=False))  # type: ignore[arg-type]
+    def by_itself(self: PlainReports, entries: object, awaited: object, *, may_fold: bool = True) -> Entry | None:
+        taken.append(take(self, entries, awaited, may_fold=False))  # type: ignore[arg-type]
         return taken[-1]
 
     monkeypatch.setattr(PlainReports, "take", by_itself)

@@ -184,7 +184,11 @@ class SimulatedRun:
     def ended(
         self, end: AttemptEnd, at: float, error: Exception | None = None, *, outlived: bool = False
     ) -> AttemptEnded:
-        """Return the event of the attempt's end, with the text and traceback of *error*."""
+        """Return the event of the attempt's end, with the text and traceback of *error*.
+
+        Args:
+            outlived: whether the attempt failed because it ran longer than its ``timeout_s``.
+        """
         kind = text = ""
         if error is not None:
             kind = type(error).__name__

@@ -162,7 +162,7 @@ def _unquoted(text: str) -> str:
     is_closed = len(text) > 1 and text.endswith(quote) and quote not in re.sub(r"\\.", "", inner)
     if not is_closed:
         raise SpaceError(
-            f"{text!r} has text behind its quotes, or a quote that is not closed; write {quote}a text{quote}"
+            f"{text!r} has text after its quotes, or a quote that is not closed; write {quote}a text{quote}"
         )
     return re.sub(r"\\(.)", r"\1", inner)
 

@@ -31,7 +31,7 @@ class TunedProgram(NamedTuple):
 
     Attributes:
         begin: the program as a ``Script`` begins: a path, or ``-m`` and a module.
-        rest: the words behind the program.
+        rest: the words after the program.
         env: the variables that a leading ``env`` sets for it.
         notes: lines for the user about differences to a start by hand.
     """
@@ -73,7 +73,7 @@ def _is_own(program: str) -> bool:
 
 
 def _without_env(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of a leading ``env``, and the words behind them."""
+    """Return the variables of a leading ``env``, and the words after them."""
     rest, env = list(words), dict[str, str]()
     if not rest or Path(rest[0]).name != "env" or _is_own(rest[0]):
         return env, rest
@@ -89,7 +89,7 @@ def _without_env(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _of_python(python: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the beginning of a ``Script`` that Python runs, and the words behind it."""
+    """Return the beginning of a ``Script`` that Python runs, and the words after it."""
     rest = [*words]
     while rest and rest[0] in _WITHOUT_EFFECT:
         del rest[0]
@@ -119,7 +119,7 @@ def _other_python(python: str) -> list[str]:
 
 
 def _of_interpreter(interpreter: str, words: Sequence[str]) -> str:
-    """Return the file behind an interpreter, if the file's first line names that interpreter.
+    """Return the file after an interpreter's name, if its first line names that interpreter.
 
     Raises:
         TrainableNotFound: the file is missing, or its first line names another interpreter.

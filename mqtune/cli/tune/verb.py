@@ -21,7 +21,7 @@ class _TuneCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise click.UsageError(
-                f"{error.format_message()} The program and its options come last, behind --: "
+                f"{error.format_message()} The program and its options come last, after --: "
                 "mqtune tune --max-trials 50 --minimize loss -- python train.py --lr '~loguniform(1e-5, 1e-1)'",
                 ctx,
             ) from None

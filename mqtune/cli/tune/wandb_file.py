@@ -155,8 +155,8 @@ def _flags(space: Mapping[str, object]) -> list[Item]:
         kinds = {isinstance(value, bool) for value in _values_of(definition)}
         if len(kinds) > 1:
             raise ConfigurationError(
-                f"command: ${{args_no_boolean_flags}} needs a parameter {name} whose values are all true or false, or "
-                "none of them; use ${args}"
+                f"command: ${{args_no_boolean_flags}} can't pass the parameter {name}, which has booleans and other "
+                "values; use ${args}"
             )
         items.append(f"{{{name}:--{name}}}" if kinds == {True} else f"--{name}={{{name}}}")
     return items
@@ -343,5 +343,5 @@ def _command(described: object) -> tuple[str, ...]:
         raise ConfigurationError(f"command: {described!r} is not a list of words")
     for word in described:
         if isinstance(word, bool) or not isinstance(word, str | int | float):
-            raise ConfigurationError(f"command: {word!r} is not a word; quote it")
+            raise ConfigurationError(f"command: {word!r} is neither a text nor a number; put it in quotes")
     return tuple(map(str, described))

@@ -1,4 +1,4 @@
-"""The words behind the program: its arguments, and the domains written in place of values."""
+"""The words after the program: its arguments, and the domains written in place of values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Words:
     define the parameter ``lr``. ``lr~uniform(0, 1)`` is a positional argument with that name.
 
     Args:
-        words: the words behind the program.
+        words: the words after the program.
         macros: returns the items that a macro stands for, or None if a word is not a macro.
 
     Raises:

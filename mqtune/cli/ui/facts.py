@@ -120,7 +120,7 @@ def _time_limit_at(results: Results) -> float | None:
     return created_at + min(limits) if limits and created_at is not None else None
 
 
-def best_time(feed: Feed) -> float | None:
+def time_of_best(feed: Feed) -> float | None:
     """Return the scheduler's time of the report with the best value, or None."""
     best = feed.experiment.best
     time = None if best is None else best.best_metrics.get(time_attr_of(feed.results))

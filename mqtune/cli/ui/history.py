@@ -148,7 +148,7 @@ def _given(values: Mapping[str, object]) -> str:
 
 
 def _with(text: str, *parts: str, reason: str = "") -> str:
-    """Join the non-empty parts by spaces, and append the reason behind a colon."""
+    """Join the non-empty parts by spaces, and append the reason after a colon."""
     words = " ".join(part for part in (text, *parts) if part)
     cut = printable(reason[:_REASON_CHARS]).replace("\n", " ")
     return f"{words}: {cut}" if cut else words

@@ -27,7 +27,7 @@ from mqtune.cli.machine_use import sharing_of, short_use_text, usage_of, usage_t
 from mqtune.cli.place import live_broker
 from mqtune.cli.steer import ACTIONS
 from mqtune.cli.terms import OWN_COLUMNS
-from mqtune.cli.ui.facts import about, best_time
+from mqtune.cli.ui.facts import about, time_of_best
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.trials import BOOKKEEPING, MOST_ROWS, chosen, rows_for
@@ -94,7 +94,7 @@ def summary(feed: Feed) -> Row:
         "planned": feed.limits.get("max_trials"),
         "reports": experiment.reports,
         "unreadable": experiment.unreadable,
-        "best": None if best is None else {**_best(best), "time": best_time(feed)},
+        "best": None if best is None else {**_best(best), "time": time_of_best(feed)},
         "front": len(experiment.pareto_front),
         "tags": experiment.labels.tags,
         "notes": experiment.labels.notes,
@@ -558,7 +558,7 @@ def fleet_page(places: Places, feeds: Feeds) -> Row:
 
 
 def _share(share: ShareSummary, names: Mapping[str, str]) -> Row:
-    """Return a share with its experiment's name, which is empty if the page does not show it."""
+    """Return a share as a row with its experiment's name, which is empty if *names* lacks it."""
     row = share._asdict()
     name = names.get(row.pop("token"), "")
     return {**row, "experiment": name, "quotas": _text(", ".join(share.quotas))}

@@ -169,9 +169,9 @@ class Loop:
 
         With *hands_out*, stop at the first report that counts, and return it.
         """
-        is_plain = not (hands_out or self._orders.in_lockstep)
+        may_fold = not (hands_out or self._orders.in_lockstep)
         with self._news.naming_entry(self.experiment.name):
-            while (item := self._intake.next(is_plain=is_plain)) is not None:
+            while (item := self._intake.next(may_fold=may_fold)) is not None:
                 if not isinstance(item, Report):
                     self._path.apply(item)
                     continue

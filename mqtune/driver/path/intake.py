@@ -61,7 +61,7 @@ class Intake:
         self._past: dict[_Place, list[Event]] = {}
         #: Ids of entries that earlier drivers' cursors point at.
         self._awaited: set[str] = set()
-        self._keeps_new = False
+        self._leaves_new = False
 
     @property
     def cursor(self) -> Cursor:
@@ -77,33 +77,33 @@ class Intake:
         """Give the intake its next entries. All earlier entries must be processed."""
         self._entries, self.is_done = enumerate(entries), False
 
-    def replay(self, entries: Iterable[Entry], past: Mapping[Cursor, list[Event]], *, keeps_new: bool) -> None:
+    def replay(self, entries: Iterable[Entry], past: Mapping[Cursor, list[Event]], *, leaves_new: bool) -> None:
         """Give the intake the whole journal, to replay it until ``go_live``.
 
         Args:
             entries: the journal's entries.
             past: events of earlier drivers, by their cursors.
-            keeps_new: whether ``next`` returns None at the first report after the last event in *past*, so that the
+            leaves_new: whether ``next`` returns None at the first report after the last event in *past*, so that the
                 later reports remain for after ``go_live``.
         """
         self.put(entries)
         self._past = {(entry, count): events for (entry, count), events in past.items()}
         self._awaited = {cursor.entry for cursor in past}
-        self.is_replaying, self._keeps_new = True, keeps_new
+        self.is_replaying, self._leaves_new = True, leaves_new
 
     def go_live(self) -> None:
         """Treat all further entries as new."""
-        self.is_replaying = self._keeps_new = False
+        self.is_replaying = self._leaves_new = False
 
-    def next(self, *, is_plain: bool) -> Event | Report | None:
+    def next(self, *, may_fold: bool) -> Event | Report | None:
         """Move the cursor to the next event or report, and return that. Return None at the end.
 
-        If *is_plain*, ``PlainReports`` processes reports up to the next other event, and this returns none of them. If
-        some reports of an entry can't be decoded, a ``Reports`` event without reports comes first: it has their number.
+        If *may_fold*, ``PlainReports`` folds reports up to the next other event, and this returns none of them. If some
+        reports of an entry can't be decoded, a ``Reports`` event comes first, whose ``unreadable`` counts them.
         """
         if self._here:
             return self._here.popleft()
-        if not self._queue and not self._decode(is_plain=is_plain):
+        if not self._queue and not self._fill_queue(may_fold=may_fold):
             return self._end()
         place, item = self._queue[0]
         if self._leaves_reports and isinstance(item, Report):
@@ -149,7 +149,7 @@ class Intake:
         """Return up to *count* of the next reports that count, and that no other event precedes."""
         reports: list[Report] = []
         place = 0
-        while len(reports) < count and (place < len(self._queue) or self._decode()):
+        while len(reports) < count and (place < len(self._queue) or self._fill_queue()):
             _, next_ = self._queue[place]
             if isinstance(next_, Report):
                 if self._experiment.would_count(next_):
@@ -161,20 +161,20 @@ class Intake:
 
     def drain(self) -> Iterator[Event | Report]:
         """Yield the remaining events and reports. The cursor stays, so the next driver gets them."""
-        while self._queue or self._decode():
+        while self._queue or self._fill_queue():
             yield self._queue.popleft()[1]
         self.is_done = True
 
     @property
     def _leaves_reports(self) -> bool:
         """Whether the replay is past the earlier drivers' last event, and must leave later reports."""
-        return self._keeps_new and not self._past
+        return self._leaves_new and not self._past
 
-    def _decode(self, *, is_plain: bool = False) -> bool:
-        """Decode entries until the queue has a new item. Return False if no entry is left."""
+    def _fill_queue(self, *, may_fold: bool = False) -> bool:
+        """Decode entries until the queue has a new item. Return False at the end of the entries."""
         queue, known = self._queue, len(self._queue)
-        is_plain = is_plain and not self._leaves_reports
-        while len(queue) == known and (entry := self._plain.take(self._entries, self._awaited, is_plain=is_plain)):
+        may_fold = may_fold and not self._leaves_reports
+        while len(queue) == known and (entry := self._plain.take(self._entries, self._awaited, may_fold=may_fold)):
             event = decode_event(entry.data, entry.id)
             if isinstance(event, Reports):
                 if event.unreadable:

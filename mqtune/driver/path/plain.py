@@ -51,13 +51,13 @@ class PlainReports:
         self._act = act
 
     def take(
-        self, entries: Iterator[tuple[int, Entry]], awaited: Collection[str], *, is_plain: bool = True
+        self, entries: Iterator[tuple[int, Entry]], awaited: Collection[str], *, may_fold: bool = True
     ) -> Entry | None:
         """Fold entries of reports up to the first other entry, and return that one.
 
         Return None at the end. Other entries are events, entries with malformed reports, and those in *awaited*. If
-        *is_plain* is false, or there are listeners, every entry is an other one. After an error the place is before the
-        failed report, so the next driver begins with it.
+        *may_fold* is false, or there are listeners, return the next entry of any kind. After an error the place is
+        before the failed report, so the next driver begins with it.
         """
         fold, decide, listeners = self._experiment.apply_report, self._deciders.on_report, self._listeners
         new, kind, (no_checkpoint,) = tuple.__new__, Report, REPORT_DEFAULTS
@@ -71,7 +71,7 @@ class PlainReports:
                 if taken:
                     last, count = id_, taken
                 taken = 0
-                if listeners or not is_plain:
+                if listeners or not may_fold:
                     return entry
                 id_, data = entry
                 if id_ in awaited or (segments := sound_segments(data)) is None:

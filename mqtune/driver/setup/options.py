@@ -269,9 +269,9 @@ class Process(Checked):
         env: environment variables of trials, in addition to the worker's. They are set before the program is imported.
             Variables that could run other code, such as PYTHONPATH, are refused.
         working_dir: the working directory of trials. "trial": each attempt has a folder of its own,
-            ``mqtune.get_context().folder``. Relative paths read the files of the code's folder there, and new files
-            belong to the attempt. "code": all trials run in the code's folder, so they overwrite each other's files of
-            the same name. See docs/processes.md.
+            ``mqtune.get_context().folder``. It shows the files of the code's folder, so relative paths can read them.
+            New files belong to the attempt only. "code": all trials run in the code's folder, so they overwrite each
+            other's files of the same name. See docs/processes.md.
         keep_working_dir: which attempts' new files stay on the worker's machine: "always" all; "failed" only those of
             failed and lost attempts; "never" none.
         code: the handling of code that has changed since the experiment began, on a worker or in the script's folder.

@@ -301,10 +301,7 @@ class Save:
 
     @property
     def order(self) -> Order:
-        """The order to the trial's attempt.
-
-        It stays the same until the attempt has reported or saved.
-        """
+        """The order to the trial's attempt. It stays the same until that has reported or saved."""
         attempt = self.trial.attempt
         saved_by, saved = attempt_and_number(_newest(self.trial))
         return Order.save(self.trial.id, attempt.number, 1 + attempt.reports + saved * (saved_by == attempt.number))
@@ -513,7 +510,7 @@ class Orders:
         self._most = _FEW
 
     def go_on(self, report: Report) -> None:
-        """Let a trial that waits after this report continue. The next ``give`` sends the order."""
+        """Order a trial that waits in this ``report`` to continue. The next ``give`` sends it."""
         order = Order.go(report.trial, report.attempt, report.sequence)
         last = self._orders.get((order.trial, order.kind))
         # An answer to the report's question was such an order already.

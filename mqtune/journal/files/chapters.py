@@ -242,7 +242,7 @@ class ChapterReader:
         chapters = self._journal.chapters()
         at = bisect_right(chapters, entry_order(after), key=lambda chapter: entry_order(chapter.last))
         if at == len(chapters):
-            raise self._unavailable(f"no chapter has the entry after {after}")
+            raise self._unavailable(f"none of these files has the entry after {after}")
         with self._lock:
             entries = self._entries(chapters[at])
         return entries[bisect_right(entries, entry_order(after), key=_order) :]
@@ -259,7 +259,7 @@ class ChapterReader:
                 self._url, lambda: self._read_chapter(chapter), self._journal.timing.chapter_answer_s
             )
         except StoreUnavailable as error:
-            raise self._unavailable(f"{chapter.id} can't be read: {error}") from error
+            raise self._unavailable(f"the file {chapter.id} can't be read: {error}") from error
 
     def _read_chapter(self, chapter: Chapter) -> list[Entry]:
         folder = Path(tempfile.mkdtemp(prefix="mqtune-chapter-"))
@@ -268,17 +268,17 @@ class ChapterReader:
             self._get_store().fetch(chapter.id, target)
             file = target / JOURNAL_FILE
             if _chapter_id(chapter.last, file.read_bytes()) != chapter.id:
-                raise self._unavailable(f"the content of {chapter.id} was changed")
+                raise self._unavailable(f"the file {chapter.id} was changed after mqtune had written it")
             with file.open("rb") as read:
                 entries = [entry for entry, _ in entries_of(read)]
         except (MqtuneError, OSError) as error:
             if isinstance(error, ChapterUnavailable):
                 raise
-            raise self._unavailable(f"{chapter.id} can't be read: {error}") from error
+            raise self._unavailable(f"the file {chapter.id} can't be read: {error}") from error
         finally:
             remove_tree(folder)
         if not entries or (entries[0].id, entries[-1].id) != (chapter.first, chapter.last):
-            raise self._unavailable(f"{chapter.id} does not have the entries that the server lists for it")
+            raise self._unavailable(f"the file {chapter.id} does not have the entries that the server lists for it")
         return entries
 
     def _get_store(self) -> CheckpointStore:

@@ -238,7 +238,7 @@ def entries_of(file: BinaryIO) -> Iterator[tuple[Entry, int]]:
         for entry in unpacker:
             id_, data = entry
             if type(entry) is not list or type(id_) is not str or type(data) is not bytes:
-                raise TypeError(f"an entry is {entry!r:.100}")
+                raise TypeError(f"an entry should be a list of id and bytes, and is {entry!r:.100}")
             yield new(kind, entry), start + unpacker.tell()
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MessageVersionError(f"{file.name} is not a journal: {error}") from None

@@ -541,7 +541,7 @@ def _explain(error: BaseException, url: str) -> BaseException:
         case redis.sentinel.MasterNotFoundError():
             return BrokerUnavailable(
                 f"no Sentinel at {place} knows a running master of that name ({_sentinel_answers(reason)}); check the "
-                "name behind the hosts, and ?sentinel_password=… if the Sentinels ask for one"
+                "name after the hosts, and ?sentinel_password=… if the Sentinels ask for one"
             )
         case redis.ResponseError() if "unknown command" in reason and "sentinel" in reason.lower():
             return BrokerUnavailable(f"the server at {place} is not a Sentinel; give redis://… for a Redis server")

@@ -48,7 +48,7 @@ class Sentinels(NamedTuple):
         hosts, _, path = place.partition("/")
         name, _, db = path.strip("/").partition("/")
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} behind the hosts is not the name of a master.")
+            raise ValueError(f"{name!r} after the hosts is not the name of a master.")
         options = parse_qsl(query, keep_blank_values=True)
         own = tuple((key.removeprefix("sentinel_"), value) for key, value in options if key in _OPTIONS)
         others = urlencode([(key, value) for key, value in options if key not in _OPTIONS])

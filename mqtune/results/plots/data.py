@@ -52,7 +52,7 @@ class Read(Protocol):
         """Yield all events and reports in the driver's order."""
 
     def reports(self) -> Iterator[RecordedReport]:
-        """Yield all reports. Late ones are marked."""
+        """Yield all reports. Those after the decision to stop or pause their attempt are ``late``."""
 
     def policy(self, trial_id: str) -> list[PolicyStep]:
         """Return the configs of a trial over time."""

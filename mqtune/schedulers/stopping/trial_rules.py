@@ -96,7 +96,7 @@ class TrialDiverged(StopRule):
 
 
 class TrialPlateau(StopRule):
-    """Stops a trial whose metric no longer changes, or no longer improves.
+    """Stops a trial whose metric no longer changes, or has got worse.
 
     The trial is stopped when it has at least *grace_period* values of the metric, and the population standard deviation
     of the last *num_results* values is *std* or less. Reports without the metric don't count. NaN and infinities count
@@ -104,7 +104,7 @@ class TrialPlateau(StopRule):
     own checkpoint keeps the earlier values. An attempt from scratch, or from another trial's checkpoint, begins without
     values.
 
-    With *min_delta* the trial is stopped when it no longer improves: when the best of its last *num_results* values is
+    With *min_delta* the trial is stopped only if the metric has got worse. All of its last *num_results* values must be
     worse than the best of all values before them, by more than *min_delta*. NaN is ignored. If all last or all earlier
     values are NaN, the trial continues. With *grace_period* 0, this decides like Optuna's ``PatientPruner`` without a
     wrapped pruner, whose *patience* is *num_results* - 1.
@@ -115,8 +115,8 @@ class TrialPlateau(StopRule):
         num_results: number of last values to compare, at least 2, or 1 with *min_delta*.
         grace_period: number of values that a trial must have before it can be stopped.
         metric_threshold: a trial whose last value is worse than this continues in any case.
-        min_delta: stop trials that no longer improve, instead of trials with a low *std*. The last values must be worse
-            by more than this, at least 0.
+        min_delta: stop trials whose last values are worse by more than this, instead of trials with a low *std*. At
+            least 0.
         mode: "min" or "max". With *metric_threshold* or *min_delta* it is needed for a metric that the experiment does
             not optimise.
     """
@@ -195,7 +195,10 @@ class TrialPlateau(StopRule):
         if not window.best_before + min_delta < now:
             return ""
         best, before = self._sign * now, self._sign * window.best_before
-        return f"{self._metric} no longer improves: {best:g} is the best of {self._num_results} reports, and {before:g} that before"
+        return (
+            f"{self._metric} got worse: {best:g} is the best of the last {self._num_results} values, and {before:g} of those "
+            "before"
+        )
 
     def on_trial_end(self, trial: Trial) -> None:
         self._windows.pop(trial.id, None)

@@ -1,8 +1,8 @@
 """Code that drivers bring to workers.
 
-Promises: a worker runs only brought code that is signed with its operator's key, and none without such a key. Each file
-is checked against the bundle's hash before it runs. A worker fetches and unpacks a bundle once, and reuses nothing of
-an earlier worker.
+Promises: a worker runs code that a driver sends only if it is signed with its operator's key. Without a key it runs
+none. Each file is checked against the bundle's hash before it runs. A worker fetches and unpacks a bundle once, and
+reuses nothing of an earlier worker.
 
 Terms: a *bundle* has the files of a project, and is named by its hash. A *signature* proves its sender. The *code root*
 is a folder above the trainable.

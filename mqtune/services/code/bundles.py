@@ -41,7 +41,7 @@ class Bundles(WorkerService):
 
     Args:
         folder: the worker's own folder for unpacked bundles.
-        key: the keys for brought code, as ``CodeKeys`` reads them; empty for a worker that accepts no code.
+        key: the keys that sign code of drivers, as ``CodeKeys`` reads them. Empty for a worker that accepts no code.
         exchange: returns the code exchange of an experiment, by name.
         in_use: returns the code roots in use.
         kept: number of unused bundles that stay.
@@ -68,12 +68,12 @@ class Bundles(WorkerService):
         self._lock = threading.Lock()
 
     def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        """Return the place of an experiment's brought code, or None if it brought none."""
+        """Return the place of the code that the experiment's driver has sent, or None without any."""
         bundle = self.of(experiment)
         return None if bundle is None else ProgramPlace(bundle.code_root, bundle.cwd, {"bundle": bundle.top.name})
 
     def of(self, here: ExperimentHere) -> Brought | None:
-        """Return the place of an experiment's brought code, or None if it brought none.
+        """Return the place of the code that the experiment's driver has sent, or None without any.
 
         Raises:
             CodeRefused: this worker accepts no code from drivers, or refuses this bundle.

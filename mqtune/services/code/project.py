@@ -125,10 +125,9 @@ def _check_sizes(folder: Path, sizes: Mapping[str, int]) -> None:
     largest = sorted(sizes, key=lambda name: -sizes[name])
     shown = _first_names([f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest])
     raise ConfigurationError(
-        f"bundle={str(folder)!r} has {len(sizes):,} files of {sum(sizes.values()) / 1e6:.0f} MB, and {MOST_FILES:,} of "
-        f"{MOST_BYTES / 1e6:.0f} MB may travel: {shown}. Name what no trial needs in .gitignore or {IGNORE_FILE}; data "
-        f"belongs "
-        "where workers can read it"
+        f"bundle={str(folder)!r} has {len(sizes):,} files of {sum(sizes.values()) / 1e6:.0f} MB, and the limit "
+        f"is {MOST_FILES:,} of {MOST_BYTES / 1e6:.0f} MB: {shown}. Name files that no trial needs in .gitignore "
+        f"or {IGNORE_FILE}, and put data where workers can read it"
     )
 
 

@@ -9,7 +9,7 @@ from mqtune.worker.ports import WorkerHost, WorkerService
 
 
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
-    """Return the service for brought code. Without a key it refuses all code."""
+    """Return the service for code that drivers send. Without a key it refuses all of it."""
 
     def exchange(experiment: str) -> CodeExchange:
         return CodeExchange(host.client, experiment, closing=host.closing)

@@ -99,7 +99,7 @@ def _detach(path: str, flags: int) -> None:
 
 
 def _original_of(path: str) -> str | None:
-    """Return the program's file to which a path in the attempt's place links; else None."""
+    """Return the program's file if *path*, in the attempt's folder, is a link to it; else None."""
     inside = path.removeprefix(_MirroredAttempt.place + os.sep)
     if inside == path:
         return None

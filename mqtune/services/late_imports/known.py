@@ -32,11 +32,16 @@ Changes = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class _KnownImports:
-    """The late imports of one trainable: modules to import, and packages not to import."""
+    """What is known of one trainable's late imports: those in its trials, after the fork.
 
-    #: Each module with the trial's changes before its import.
+    Importers import the modules in *tried* and *untried* early, before they fork trials.
+    """
+
+    #: Modules that an importer has imported early, each with the changes of the trial's environment before its import.
     tried: dict[str, Changes] = field(default_factory=dict)
+    #: The same for modules that no importer has imported early so far.
     untried: dict[str, Changes] = field(default_factory=dict)
+    #: Packages that are never imported early, because they make forks unsafe.
     refused: set[str] = field(default_factory=set)
     #: All late imports of trials so far.
     heard: set[str] = field(default_factory=set)
@@ -54,7 +59,7 @@ class _KnownImports:
 
 
 class LateImports:
-    """The known late imports of each trainable. Thread-safe.
+    """Remembers each trainable's late imports: those in trials, after the fork. Thread-safe.
 
     Modules that importers have imported are stored in a file beside their logs, one for each Python environment. A
     restarted worker, and the next experiment with the same trainable, use it. If the file can't be read or written, the

@@ -288,10 +288,11 @@ def _queues(experiments: str) -> tuple[str, ...]:
 
 
 def _quotas(experiments: str) -> tuple[str, ...]:
-    """Return the keys of the quotas that count attempts of these experiments.
+    """Return key patterns of the quotas that count attempts of these experiments.
 
-    These are the pattern's own quota and narrower ones. Of wider quotas they are those whose pattern is a prefix of
-    this one and a star.
+    For the experiments ``a-*`` the first key pattern matches the quotas for ``a-*`` and for narrower patterns, such as
+    ``a-b*``. The others each match one wider quota: that for ``a*`` or ``*``. Other wider quotas, such as that for
+    ``*-1``, are left out.
     """
     beginning = experiments.partition("*")[0]
     wider = [beginning[:length] for length in range(len(beginning) + 1)]

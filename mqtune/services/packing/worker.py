@@ -18,7 +18,8 @@ from mqtune.worker.ports import WorkerHost, WorkerService
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> Sequence[WorkerService]:
     """Return the services for the worker's devices; none for a worker without devices.
 
-    They are the check of free memory and, if GPUs are shared by memory, its division.
+    One service quarantines devices whose memory others use. If trials share GPUs by memory, a second service gives each
+    attempt its part of a GPU's memory.
     """
     plan, timing = host.plan, host.timing
     if not any(plan.devices):

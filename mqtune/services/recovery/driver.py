@@ -135,7 +135,7 @@ def _put_aside(journal: Journal, copy: JournalFile, ids: Sequence[str]) -> bool:
 def restore(
     journal: Journal, copy: JournalFile, last: str, behind: Sequence[bytes], *, at: float, most_bytes: int = 0
 ) -> Restored:
-    """Write a copy's entries up to *last*, and the unread events *behind* it, to the server.
+    """Write a copy's entries up to *last*, and then the unread events *behind*, to the server.
 
     In the same step, attempts that were under way are journaled as lost, and dicts that neither the server nor a file
     has are journaled as dropped. *most_bytes* is how many bytes the journal may have; 0 for any number.
@@ -277,7 +277,10 @@ class _Contents:
 
 
 def _upto(copy: JournalFile, last: str, chapters: Sequence[Chapter] = ()) -> Iterator[Entry]:
-    """Yield a copy's entries behind these chapters, up to the entry *last*."""
+    """Yield the entries of a copy, up to and including *last*.
+
+    The copy's oldest entries that are also in *chapters*, files in the store, are left out.
+    """
     left_out = sum(chapter.entries for chapter in chapters)
     for entry in islice(copy.read(), left_out, None) if last != START.entry else ():
         yield entry

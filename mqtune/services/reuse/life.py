@@ -225,7 +225,7 @@ class KeptLife(Life):
         return "" if answer is True else f"{name}.reset_config returned {answer!r}"
 
     def _clean_up(self) -> None:
-        """Clean up behind the last attempt.
+        """Clean up after the last attempt.
 
         An error in that is only printed, since the attempt has ended.
         """

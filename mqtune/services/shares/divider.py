@@ -437,7 +437,10 @@ class _Filling:
         return []
 
     def _take_back(self, experiment: str, count: int) -> None:
-        """Take *count* slots back from an experiment. Others that moved for them stay there."""
+        """Take *count* slots back from an experiment.
+
+        Other experiments that ``_place`` has moved to other queues, to free these slots, are not moved back.
+        """
         for queue, holders in self.holders.items():
             taken = min(count, holders[experiment])
             holders[experiment] -= taken
@@ -445,9 +448,9 @@ class _Filling:
             count -= taken
 
     def _place(self, demand: Demand, turn: float) -> list[str]:
-        """Give an experiment one slot; others may move to other queues for it. Return [].
+        """Give an experiment one slot, and return an empty list.
 
-        If that is impossible, return the queues that are used up.
+        Other experiments may move to other queues for it. If no move helps, return the queues that are used up.
         """
         #: By each queue that the search has reached, the queue before it and the experiment that would move.
         came: dict[str, tuple[str, str]] = dict.fromkeys(demand.queues, ("", demand.experiment))

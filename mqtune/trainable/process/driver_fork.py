@@ -72,7 +72,7 @@ def fork_importer(channel: Channel, files: Collection[int], carried: Function | 
     Args:
         channel: to the worker.
         files: descriptors to keep open, beside the channel's. Their buffers must have been flushed.
-        carried: the trainable to carry, if any.
+        carried: the trainable if only the driver's memory has it, for the importer to keep; else None.
     """
     if os.fork() != 0:
         return

@@ -54,7 +54,7 @@ class ProcessPart(Protocol):
 class Life:
     """One process of a trial, from its start to its exit.
 
-    A service may derive from it, for a zygote of its own.
+    A service that changes what a process does, such as reuse, subclasses it and names the class in ``Zygote.life``.
 
     Args:
         channel: to the zygote.

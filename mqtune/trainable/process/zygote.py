@@ -142,7 +142,7 @@ class Signals(NamedTuple):
 class Zygote:
     """Makes the trial processes of one slot, and reaps them.
 
-    A service may derive from it (``Program.zygote``).
+    A service may subclass it, and name the class in ``Program.zygote``.
 
     Args:
         channel: to the worker.

@@ -150,7 +150,7 @@ class Slot:
         return self.impairments.closes(self.index, self.places)
 
     def next_turn(self) -> Turn:
-        """Return a turn that follows the last one. Only the thread with the slot may call it."""
+        """Return a turn: the next attempt's use of the slot. Only that attempt's thread may call it."""
         turn = Turn(self, self._last_over)
         self._last_over = turn.over
         return turn

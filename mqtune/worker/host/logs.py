@@ -88,7 +88,7 @@ class Logs:
         self._shortening = threading.Lock()
         self._tried_at = -math.inf
         self._closing = threading.Event()
-        self._thread = guarded("mqtune-logs", lambda: every(timing.look_at_logs_s, self.look, self._closing))
+        self._thread = guarded("mqtune-logs", lambda: every(timing.look_at_logs_s, self.check_files, self._closing))
 
     def start(self) -> None:
         """Start checking the files."""
@@ -213,7 +213,7 @@ class Logs:
         elif before is not None and not problem:
             self._impairments.lift(before)
 
-    def look(self) -> None:
+    def check_files(self) -> None:
         """Shorten long files, and check from time to time that the folder is writable."""
         if time.monotonic() - self._tried_at >= self._try_s:
             self._try_to_write()

@@ -292,7 +292,7 @@ class MemoryKills:
         self._counter = counter
         self._before = self._last = _count(counter)
 
-    def look(self) -> None:
+    def read_counter(self) -> None:
         """Remember the counter; called with each heartbeat."""
         self._before, self._last = self._last, _count(self._counter)
 

@@ -346,7 +346,7 @@ class WorkerRuntime:
             if self.closing.is_set():
                 return
             yield self._keep_in_fleet
-            yield self.parts.memory_kills.look
+            yield self.parts.memory_kills.read_counter
             yield self.parts.scratch.keep
             yield from self._hooks.heartbeat()
             yield self._slots.wake

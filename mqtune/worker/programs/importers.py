@@ -480,7 +480,7 @@ class Importers:
         return current
 
     def leave(self, importer: ImporterHandle) -> None:
-        """Record that a turn that used this importer has ended."""
+        """Record that a turn (an attempt's use of a slot) no longer uses this importer."""
         with self._lock:
             importer.users -= 1
             importer.used_at = self._clock.monotonic()
@@ -533,7 +533,7 @@ class SlotZygotes:
     Args:
         environment: the slot's environment variables, in addition to the worker's.
         log: the file for their output.
-        on_empty: called when a process that one of them kept has been ended.
+        on_empty: called after the end of a process that one of them kept, after one attempt, for the next one.
     """
 
     def __init__(self, environment: Mapping[str, str], log: Path, on_empty: Callable[[], None] = lambda: None) -> None:

@@ -109,7 +109,7 @@ class ZygoteHandle:
     Args:
         environment: the versions of the imported packages.
         channel: the channel to it.
-        on_empty: called when a process that it kept between two attempts has been ended.
+        on_empty: called after the end of a process that the zygote kept, after one attempt, for the slot's next one.
     """
 
     #: Whether its processes may run several attempts.

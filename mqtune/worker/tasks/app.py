@@ -258,10 +258,7 @@ class TrialWorker(Worker):
         return prepared
 
     def install_platform_tweaks(self, worker: Any) -> None:
-        """Install the signal handlers.
-
-        SIGHUP drains the worker, if it was not ignored before (nohup).
-        """
+        """Install the signal handlers. SIGHUP drains the worker, unless it was ignored (nohup)."""
         hang_up = getsignal(SIGHUP)
         super().install_platform_tweaks(worker)
         # Celery's own handlers wait for trials to end by themselves, and then record them as terminated by a person.

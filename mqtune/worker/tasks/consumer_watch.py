@@ -61,9 +61,9 @@ class ConsumerWatch(WorkerService):
 
     def tick(self) -> Sequence[Step]:
         """Return the check, and the closing of unused connections."""
-        return self.look, self._close_unused
+        return self.check_consumer, self._close_unused
 
-    def look(self) -> None:
+    def check_consumer(self) -> None:
         """Check whether the consumer is stuck. If so, reconnect or restart."""
         pool = self._worker.pool
         is_stuck = self._should_take() and self._runtime.waiting() > 0 and pool.taken == self._taken

@@ -97,7 +97,7 @@ def test_a_program_that_trials_can_not_run_is_refused_with_the_way_out(words: li
 @pytest.mark.parametrize(
     ("command", "code", "message"),
     [
-        (["--lr", "1"], 2, "The program and its options come last, behind --: mqtune tune --max-trials 50"),
+        (["--lr", "1"], 2, "The program and its options come last, after --: mqtune tune --max-trials 50"),
         (["--max-trials", "3", "--", "train.py", "--lr", LR], 1, "the metric is missing; give --minimize METRIC"),
         (["--minimize", "loss", "--", "train.py", "--lr", LR], 1, "the number of trials is missing; give --max-trials N"),
         (["--minimize", "loss", "--maximize", "loss", "--", "train.py", "--lr", LR], 1, "give one of the options"),

@@ -255,7 +255,7 @@ def test_a_mistake_in_a_parameter_names_its_place_and_the_way_out(keys: dict[str
         ({"early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1}}, "eta=1 must be above 1"),
         ({"early_terminate": {"type": "hyperband", "max_iter": 9, "s": -1}}, "s=-1 is not a whole number"),
         ({"command": "python train.py"}, "is a text; give a list"),
-        ({"command": ["${args}", None]}, "None is not a word"),
+        ({"command": ["${args}", None]}, "None is neither a text nor a number"),
         ({"scheduler": {"engine": "ax"}}, "scheduler is not supported"),
         ({"job": "me/job:latest"}, "job is not supported; give program"),
         ({"parameters": ...}, "parameters is missing"),
@@ -283,7 +283,7 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
         ({"command": [*TRAIN, "--x=${args}"]}, r"has a macro within a word; macros are \$\{env\}"),
         ({"command": [*TRAIN, "--x=${envvar:HOME}"]}, r"has a macro within a word; have the program read the variable HOME"),
         ({"command": [*TRAIN, "${argz}"]}, r"macros are \$\{env\}"),
-        ({"command": [*TRAIN, "${args_no_boolean_flags}"], "parameters": {"x": {"values": [True, 1]}}}, "x whose values are all true or false, or none of them"),
+        ({"command": [*TRAIN, "${args_no_boolean_flags}"], "parameters": {"x": {"values": [True, 1]}}}, "the parameter x, which has booleans and other values"),
     ],
 )  # fmt: skip
 def test_a_command_that_can_not_run_or_lacks_an_option_is_an_error(changes: dict[str, Any], message: str) -> None:

@@ -104,7 +104,7 @@ def test_a_text_is_the_domain_that_a_script_would_make(text: str, expected: Doma
         ("~choice(a,, b)", "nothing between two commas"),
         ("~choice('a)", '"\'" that is not closed'),
         ("~choice([a)", r"has a '\[' that is not closed"),
-        ("~choice('a'b)", "has text behind its quotes"),
+        ("~choice('a'b)", "has text after its quotes"),
         ('~choice({"a": b})', "is not a JSON object"),
         ("~choice(" + "9" * 5000 + ")", "a whole number has 5,000 digits"),
         ("~choice(" + "[" * 50 + "]" * 50 + ")", "levels of brackets"),

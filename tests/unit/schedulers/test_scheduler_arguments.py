@@ -36,7 +36,7 @@ def mutating(**entries: Any) -> object:
         (lambda: mqtune.ASHA(27, reduction_factor=1.0001), "reduction_factor=1.0001 makes more than 1000 rungs"),
         (lambda: mqtune.ASHA(27, time_attr=""), "time_attr='' is not a name"),
         (lambda: mqtune.ASHA(27, brackets=0), "ASHA: brackets=0 is not a whole number of at least 1"),
-        (lambda: mqtune.ASHA(27, brackets=5), r"brackets=5 is more than there are rungs, which are \[1, 3, 9, 27\]"),
+        (lambda: mqtune.ASHA(27, brackets=5), r"brackets=5 is too large; give at most 4, as the rungs are \[1, 3, 9, 27\]"),
         (lambda: mqtune.ASHA(27, stop_last_trials=0), "stop_last_trials=0 is neither True nor False"),
         (lambda: mqtune.PromotionASHA(0), "PromotionASHA: max_t=0 must not be below grace_period=1"),
         (lambda: mqtune.PromotionASHA(9, time_attr=3), "PromotionASHA: time_attr=3 is not a name"),  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def mutating(**entries: Any) -> object:
         (lambda: mqtune.HyperBand(0.5), r"HyperBand: max_t=0\.5 must not be below grace_period=1"),
         (lambda: mqtune.HyperBand(27, reduction_factor=1), "HyperBand: reduction_factor=1 must be above 1"),
         (lambda: mqtune.HyperBand(27, reduction_factor=1.0001), r"reduction_factor=1\.0001 makes more than 1000 rungs"),
-        (lambda: mqtune.HyperBand(27, brackets=5), r"HyperBand: brackets=5 is more than there are, which is 4"),
+        (lambda: mqtune.HyperBand(27, brackets=5), r"HyperBand: brackets=5 is too large; with this max_t and grace_period, give at most 4"),
         # The median rule.
         (lambda: mqtune.MedianStopping(interval=0), "MedianStopping: interval=0 must be above 0"),
         (lambda: mqtune.MedianStopping(grace_period=-1), "MedianStopping: grace_period=-1 must not be below 0"),

@@ -92,7 +92,7 @@ def experiment(mode: Any = "min", **counts: int) -> Experiment:
          [{"acc": 0.5}, {"acc": 0.5}, {"acc": NAN}, {"acc": 2.0}, {"acc": 2.0}], ["", "", "", "", "…"]),
         (TrialPlateau(num_results=2, grace_period=4, min_delta=0.5), "min", [1.0, 9.0, 9.0, 9.0, 1.5, 1.75, 1.75], ["", "", "", "…", "", "", "…"]),
         (TrialPlateau(num_results=1, grace_period=0, min_delta=0), "max", [1.0, 1.0, 0.5, NAN, 2.0, 1.0],
-         ["", "", "loss no longer improves: 0.5 is the best of 1 reports, and 1 that before", "", "", "…"]),
+         ["", "", "loss got worse: 0.5 is the best of the last 1 values, and 1 of those before", "", "", "…"]),
         # A bound is reached at its very value, and from the side that is meant.
         ({"loss": 0.1}, "min", [0.11, NAN, None, 0.1, -INF], ["", "", "", "…", "…"]),
         ({"loss": 0.1}, "max", [0.09, NAN, None, 0.1, INF], ["", "", "", "…", "…"]),

@@ -45,7 +45,7 @@ def test_an_array_keeps_its_type_and_shape(array: Any, tmp_path: Path) -> None:
 def test_an_array_that_is_large_or_of_objects_is_refused() -> None:
     with pytest.raises(CannotTravel, match="an array of Python objects"):
         stored(np.array([{}]))
-    with pytest.raises(CannotTravel, match="a ndarray of 40 MB, and at most 32 MB may travel"):
+    with pytest.raises(CannotTravel, match="a ndarray of 40 MB, and at most 32 MB can be sent"):
         stored(np.empty(5_000_000))
     assert stored([1.0]) is None
     assert stored(np.ma.masked_array([1])) is None

@@ -160,10 +160,10 @@ def test_a_kill_for_lack_of_memory_shows_until_two_heartbeats_later(tmp_path: Pa
 
     count(counter, 6)
     assert kills.happened()
-    kills.look()
+    kills.read_counter()
     assert kills.happened()
     assert kills.happened(), "another that died in the same seconds"
-    kills.look()
+    kills.read_counter()
 
     assert not kills.happened()
 

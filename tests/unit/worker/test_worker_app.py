@@ -41,7 +41,7 @@ class Consumer:
 
     def look(self, times: int) -> None:
         for _ in range(times):
-            self.watch.look()
+            self.watch.check_consumer()
 
 
 def test_a_worker_that_takes_nothing_although_trials_wait_reconnects_and_then_starts_anew() -> None:

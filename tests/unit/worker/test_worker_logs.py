@@ -84,7 +84,7 @@ def test_a_linked_file_stays_whole(logs: Logs, tmp_path: Path, link: Callable[[P
 
     logs.start()
     eventually(lambda: stderr.stat().st_size < 10_000)
-    logs.look()
+    logs.check_files()
 
     assert data.read_bytes() == numbered(0, 50_000)
 
