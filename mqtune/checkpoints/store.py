@@ -57,7 +57,8 @@ class Tenant(NamedTuple):
     def is_same(self, other: Tenant) -> bool:
         """Whether both are certainly the same experiment on the same broker.
 
-        A broker that was restarted with another address is not recognized, because it could be a copy.
+        While a broker's process runs, its address may change. After a restart the address must be the same, because at
+        another one it could be a copy.
         """
         if self[:2] != other[:2]:
             return False

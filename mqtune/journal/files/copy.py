@@ -241,7 +241,7 @@ def entries_of(file: BinaryIO) -> Iterator[tuple[Entry, int]]:
                 raise TypeError(f"an entry should be a list of id and bytes, and is {entry!r:.100}")
             yield new(kind, entry), start + unpacker.tell()
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise MessageVersionError(f"{file.name} is not a journal: {error}") from None
+        raise MessageVersionError(f"{file.name} is damaged, or is not a journal of mqtune: {error}") from None
 
 
 def _has_locked(file: BinaryIO) -> bool:

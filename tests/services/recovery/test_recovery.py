@@ -207,7 +207,7 @@ def test_a_folder_without_a_copy_or_of_another_experiment_is_left(bench: Bench, 
 
     path.write_bytes(b"no journal")
     set_back(bench.server)
-    with pytest.raises(JournalGone, match="is not a journal"):
+    with pytest.raises(JournalGone, match="is not a journal of mqtune"):
         reopen(MemoryJournal(bench.server, bench.experiment.name), JournalFile(path), at=0.0)
     assert path.read_bytes() == b"no journal"
 

@@ -164,5 +164,5 @@ def test_the_newest_definition_is_in_the_copy_of_an_experiment_and_no_other(file
     assert definition_in(file, "x") is None
     file.close()
     file.path.write_bytes(b"no journal")
-    with pytest.raises(JournalGone, match=r"restored from .*: .* is not a journal"):
+    with pytest.raises(JournalGone, match=r"restored from .*: .* is not a journal of mqtune"):
         definition_in(file, "x")
