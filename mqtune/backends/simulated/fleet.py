@@ -36,7 +36,7 @@ STARTS_AT: Final = 946_684_800.0
 
 
 class SimulatedClock:
-    """Virtual time. Only the agenda advances it: to its next actions, or to the end of a wait without actions."""
+    """Virtual time. The agenda advances it to its next actions, or to the end of a wait."""
 
     def __init__(self) -> None:
         self.now = 0.0
