@@ -134,11 +134,12 @@ def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_to
         let_go(tmp_path, 1)
         second = tuner.add({"number": 2})
         drive(tuner, lambda: "[full/0002/1] received" in (tmp_path / "worker.log").read_text())
+        # Its end need not wait for the memory: a worker that dies meanwhile would lose a trial that is done.
+        drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
         wait_for_looks()
         tuner.step(0)
-        assert (first.status, second.status) == (TrialStatus.RUNNING, TrialStatus.QUEUED)
+        assert second.status is TrialStatus.QUEUED
         gpus.set("0", 0)
-        drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
         drive(tuner, lambda: second.attempt.reports)
 
         family = psutil.Process(worker.pid).children(recursive=True)
