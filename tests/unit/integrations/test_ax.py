@@ -241,7 +241,7 @@ def test_constraints_that_can_not_be_meant_are_named() -> None:
         AxSearcher(outcome_constraints=["latency <= 10"])
     story = of_several("latency <= 1", metrics="loss", modes="min")
     story.end(story.begin(), TrialStatus.FAILED)
-    missing = "trial 0002 has completed with no report that has 'latency' .*has loss,"
+    missing = "trial 0002 has completed without a report that has 'latency' .*has loss,"
     with pytest.raises(ConfigurationError, match=missing):
         story.end(story.report(story.begin(), {"loss": 1.0}))
 
