@@ -279,12 +279,16 @@ class CheckpointGC:
 
         Note it if so.
         """
-        if not self._spares_best:
+        is_leader = trial.id in self._experiment.leaders
+        may_be_spared = self._keep_trials > 1 and not (trial.is_abandoned or math.isnan(trial.best_value))
+        if not (self._spares_best and (is_leader or may_be_spared)):
             return False
-        has_value = not (trial.is_abandoned or math.isnan(trial.best_value))
-        if trial.id in self._experiment.leaders or (self._keep_trials > 1 and has_value):
-            self._spared[trial.id] = None
-        return trial.id in self._best_of_spared()
+        self._spared[trial.id] = None
+        if is_leader or trial.id in self._best_of_spared():
+            return True
+        # Otherwise each batch of events would look at it again.
+        del self._spared[trial.id]
+        return False
 
     def _best_of_spared(self) -> Container[TrialId]:
         """Return the leaders and, up to ``keep_trials`` in all, the best of the other noted trials."""
