@@ -237,6 +237,11 @@ class Heir(NamedTuple):
     scheduler: Any
 
 
+def _end_threads(driver: Driver) -> None:
+    """Wait for the thread of a driver whose process is gone: it would write files behind its successor's back."""
+    driver._callbacks.close()  # noqa: SLF001 - closing the driver itself would also give up its lock
+
+
 class Bench:
     """An experiment with a driver that has begun.
 
@@ -304,10 +309,16 @@ class Bench:
 
     def begin(self) -> None:
         """Have a driver begin, or another one go on."""
+        if hasattr(self, "driver"):
+            self.close()
         self._opened = self._driver(self.server, self.backend, self.folder, self.callbacks)
         self.settings, self.scheduler, self.driver = self._opened
         self.experiment = self.driver.experiment
         self.hand = Hand(self.driver)
+
+    def close(self) -> None:
+        """Wait until nothing writes into the folder."""
+        _end_threads(self.driver)
 
     def _driver(
         self, server: MemoryServer, backend: Slots, folder: Path, callbacks: list[Callback]
@@ -369,7 +380,11 @@ class Bench:
         else:
             # It only looks, and gives nothing up.
             driver.checkpoints.look_through = lambda *_: iter(())  # type: ignore[method-assign]
-        driver.begin()
+        try:
+            driver.begin()
+        except BaseException:
+            _end_threads(driver)
+            raise
         return settings, scheduler, driver
 
     def step(self, times: int = 1) -> Bench:
@@ -406,6 +421,7 @@ class Bench:
         folder = self.folder / "replayed"
         folder.mkdir(exist_ok=True)
         _, scheduler, driver = self._driver(server, Slots(0), folder, [])
+        _end_threads(driver)
         return Heir(driver.experiment, scheduler)
 
     # The worker.

@@ -215,6 +215,7 @@ class DriverMachine(RuleBasedStateMachine):
         try:
             if hasattr(self, "bench"):
                 self.end_all()
+                self.bench.close()
         finally:
             shutil.rmtree(self.folder)
 
