@@ -83,7 +83,7 @@ def test_folders_as_checkpoints_need_a_store_that_workers_reach(tune: Tune):
     tuner = tune("saves_folder", max_trials=50, failures=failures)
     with pytest.raises(
         StoreMissing,
-        match=r"^trial \d+: a checkpoint that is a directory needs a store .*Checkpoints\(.*give also another name, or .*overwrite",
+        match=r"^trial \d+: a checkpoint that is a directory needs a store .*Checkpoints\(.*also give another name, or .*overwrite",
     ):
         tuner.run()
     assert {len(trial.attempts) for trial in tuner.get_trials()} == {1}

@@ -196,7 +196,7 @@ class FailureWatch:
             message = attempt.error.rpartition(f"{attempt.error_type}: ")[2].strip()
             # The store is fixed when an experiment begins.
             self.failure = StoreMissing(
-                f"trial {trial.id}: {message}. With a store give also another name, or run=RunOptions(overwrite=True)"
+                f"trial {trial.id}: {message}. With a store, also give another name, or run=RunOptions(overwrite=True)"
             )
         if trial.status is TrialStatus.FAILED:
             self._check_failed_trial(trial)
