@@ -172,7 +172,7 @@ def _broker(url: str) -> Iterator[Finding]:
             "broker",
             "problem",
             str(error),
-            "see docs/workers.md (broker URLs) and docs/security.md (accounts)",
+            "see docs/reference/settings.md (MQTUNE_BROKER) and docs/security.md (accounts)",
         )
         return
     with contextlib.closing(client):

@@ -195,7 +195,10 @@ class ParameterPlots(PlotBase):
         parameters = parameters_of(self._results, trials)
         if len(trials) < _FEWEST:
             where = f" {level.words}".replace(" at each trial's best", "")
-            raise self._nothing("importances", f"it needs {_FEWEST} trials{where}, and there are {len(trials)}")
+            has_bests = bool(where.strip()) and len(self._bests(metric)) >= _FEWEST
+            way_out = "; to compare each trial's best value: importances(at=math.inf)" if has_bests else ""
+            needs = f"it needs {_FEWEST} trials{where}, and there are {len(trials)}{way_out}"
+            raise self._nothing("importances", needs)
         if not parameters:
             raise self._nothing("importances", "its trials have no parameter that differs")
         values = [level.values[trial.id] for trial in trials]

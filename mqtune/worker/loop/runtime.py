@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, cast
 from mqtune.core.errors import BrokerUnavailable, MqtuneError, NameTaken
 from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.impairment import WHOLE_WORKER, Impairment
+from mqtune.core.text import counted
 from mqtune.journal.exchange.fleet import ControlChannel, Fleet
 from mqtune.journal.redis import RedisJournal, renew_all
 from mqtune.journal.server.connection import RedisClient
@@ -179,7 +180,8 @@ class WorkerRuntime:
         self._heart.start()
         self._control.start()
         self._rounds.start()
-        logger.info("%d slots of %s, code root %s", len(self._slots.all), self._slots.plan.offer, info.code_root)
+        slots = counted(len(self._slots.all), "slot")
+        logger.info("%s of %s, code root %s", slots, self._slots.plan.offer, info.code_root)
 
     def _describe(self) -> WorkerInfo:
         """Return the worker's description as of now."""
