@@ -302,7 +302,7 @@ def check_worker(info: WorkerInfo) -> Finding | None:
         return Finding("worker", "problem", text, UPGRADE)
     if any(impairment.kind == "account" for impairment in info.impairments):
         way_out = (
-            f"start it again with the new password in its --driver-broker, on {info.host}: docs/how-to/passwords.md"
+            f"start it again with the new password in its --driver-broker, on {info.host}: docs/security.md#rotate-a-password"
         )
         return Finding("worker", "problem", f"{info.name}: {info.note}", way_out)
     if info.note:

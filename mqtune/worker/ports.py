@@ -1,7 +1,8 @@
 """The port between a worker and its services.
 
 A service adds a feature to a worker. The worker knows no service by name: it calls the hooks of its services, in order.
-docs/adr/0009-ports.md says when each hook is called, and how an error in it is handled.
+An error in a hook is logged, and counts as its default answer. But one in ``admit`` refuses the slot, and one in
+``program``, ``prepare``, ``claim`` or ``variables`` keeps the attempt from starting.
 """
 
 from __future__ import annotations
