@@ -39,7 +39,7 @@ _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _BRACES: Final = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
 _FIELD: Final = re.compile(r"\{([^{}!:*]+)(\*)?(!json)?(?::(-.*?)(?:/(-.*))?)?\}")
 _FORMS: Final = (
-    "write {lr}, {value}, {layers*}, {value!json} or {amp:--amp}, and {{ or }} for a brace; see docs/how-to/tune.md#arguments"
+    "write {lr}, {value}, {layers*}, {value!json} or {amp:--amp}, and {{ or }} for a brace; see docs/how-to/tune.md"
 )
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
