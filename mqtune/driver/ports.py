@@ -38,6 +38,8 @@ class Appetite(NamedTuple):
 class DriverHost:
     """The parts of a driver that its services may use.
 
+    The functions among them work as soon as the first hook is called, but not yet while a service is made.
+
     Attributes:
         experiment: the fold of the journal. Only read it.
         backend: has the slots.
