@@ -1,8 +1,7 @@
 """The interface between a driver and its services.
 
 A service adds a feature to a driver. The driver knows no service by name: it calls the hooks of its services, in order.
-An error in a hook is logged and in ``mqtune why``, and ``tick`` or ``capacity`` of that service pauses for 10 s. Only
-``journal_lost`` may end the driver, by an MqtuneError. After any other error of it the next service is asked.
+An error in a hook is logged and in ``mqtune why``. Only ``journal_lost`` may end the driver, by an MqtuneError.
 """
 
 from __future__ import annotations
