@@ -1,7 +1,7 @@
 """The interface between a driver and its services.
 
 A service adds a feature to a driver. The driver knows no service by name: it calls the hooks of its services, in order.
-docs/adr/0009-ports.md says when each hook is called, and how an error in it is handled.
+An error in a hook is logged and in ``mqtune why``. Only ``journal_lost`` may end the driver, by an MqtuneError.
 """
 
 from __future__ import annotations
