@@ -239,7 +239,7 @@ class Heir(NamedTuple):
 
 def _end_threads(driver: Driver) -> None:
     """Wait for the thread of a driver whose process is gone: it would write files behind its successor's back."""
-    driver._callbacks.close()  # noqa: SLF001 - closing the driver itself would also give up its lock
+    driver._callbacks.close()
 
 
 class Bench:
