@@ -70,7 +70,8 @@ _SWEEPING_S: Final = 1.0
 _REAP_MS: Final = 1_000
 #: How often to check whether a trial's process has ended, where the kernel has no pidfds (macOS).
 _CHECK_MS: Final = 20
-#: How long after a trial's start the next spare is forked, so that both don't compete for the cores.
+#: How long after a trial's start or end the next spare is forked. So it doesn't compete with the trial's start for the
+#: cores.
 _SPARE_DELAY_MS: Final = 2
 #: How long an unneeded process may clean up before it is killed. The worker waits meanwhile.
 _LEAVE_S: Final = 1.0
@@ -297,10 +298,8 @@ class Zygote:
         return self.process is not None and self.process.pid == pid
 
     def finish(self, process: Child) -> None:
-        """End the trial of a process that has exited, and make a spare if one is missing."""
+        """End the trial of a process that has exited."""
         self.end_trial(status=self.remove(process))
-        if self.spare is None:
-            self.spare = self._make_process()
 
     def remove(self, process: Child) -> int | None:
         """Kill and reap a process and its descendants. Return its wait status."""
