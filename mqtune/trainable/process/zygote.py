@@ -32,7 +32,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import FrameType
 from typing import ClassVar, Final, NamedTuple, NoReturn
 
@@ -49,7 +49,6 @@ from mqtune.trainable.process.descendants import (
 from mqtune.trainable.process.life import Executed, Life
 from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message
-from mqtune.trainable.process.signals import change_mask
 
 #: The Python code of an importer, and of a scout or spare that is a new interpreter. It first removes the worker's folder
 #: from ``sys.path``: a folder named mqtune there would hide the installed package. Python's option -P has the same effect,
@@ -73,6 +72,9 @@ _CHECK_MS: Final = 20
 #: How long after a trial's start or end the next spare is forked. So it doesn't compete with the trial's start for the
 #: cores.
 _SPARE_DELAY_MS: Final = 2
+#: As ``signal.pthread_sigmask``, which makes an enumeration member for each signal of the previous mask. Each trial would
+#: wait for that.
+_set_mask: Final[Callable[[int, Iterable[int]], object]] = importlib.import_module("_signal").pthread_sigmask
 #: How long an unneeded process may clean up before it is killed. The worker waits meanwhile.
 _LEAVE_S: Final = 1.0
 
@@ -146,7 +148,7 @@ class Signals(NamedTuple):
         """Restore the mask and the handler in a trial's process."""
         if self.on_child is not None:
             signal.signal(signal.SIGCHLD, self.on_child)
-        change_mask(signal.SIG_SETMASK, self.mask)
+        _set_mask(signal.SIG_SETMASK, self.mask)
 
 
 class Zygote:
