@@ -348,11 +348,9 @@ class TrialProcess(Worker):
 class ForkedTrial(TrialProcess):
     """An attempt in a process that a zygote has forked."""
 
-    def __init__(
-        self, folder: Path, spec: TrainableSpec, code_root: Path, *, manifest: Path | None = None, **message: Any
-    ) -> None:
+    def __init__(self, folder: Path, spec: TrainableSpec, code_root: Path, **message: Any) -> None:
         Worker.__init__(self, folder, **message)
-        self._key = import_key(spec, code_root, manifest=manifest)
+        self._key = import_key(spec, code_root)
         self.importer = ready(self._import, folder)
 
     def _import(self, late_imports: LateImports) -> ImporterHandle:

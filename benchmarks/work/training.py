@@ -53,6 +53,7 @@ TRAININGS: Final = (
     Training("lightning", "Lightning", "lightning_module", ("lightning", "torch", "sklearn")),
     Training("perceptron", "scikit-learn's MLP", "perceptron", ("sklearn",)),
     Training("xgboost", "XGBoost", "xgboost_rounds", ("xgboost", "sklearn")),
+    Training("open_file", "slow import with an open file", "open_file", ()),
 )
 
 

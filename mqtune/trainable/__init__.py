@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     )
     from mqtune.trainable.process.environment import describe_environment as describe_environment
     from mqtune.trainable.process.exits import release_frames as release_frames
-    from mqtune.trainable.process.importer import command as command
     from mqtune.trainable.process.late_imports import (
         EVERY_PACKAGE as EVERY_PACKAGE,
         USUAL as USUAL,
@@ -78,7 +77,7 @@ if TYPE_CHECKING:
     )
     from mqtune.trainable.process.runner import run_attempt as run_attempt
     from mqtune.trainable.process.session import Session as Session, StopTrial as StopTrial, file_of as file_of
-    from mqtune.trainable.process.zygote import Child as Child, Zygote as Zygote
+    from mqtune.trainable.process.zygote import Child as Child, Zygote as Zygote, command as command
     from mqtune.trainable.script import MetricLines as MetricLines, WatchedFolder as WatchedFolder
     from mqtune.trainable.script_arguments import (
         ArgumentTemplate as ArgumentTemplate,
@@ -114,7 +113,6 @@ _NAMES = {
     "process.descendants": ("children_of", "die_with_parent", "has_descendants", "signal_group"),
     "process.environment": ("describe_environment",),
     "process.exits": ("release_frames",),
-    "process.importer": ("command",),
     "process.late_imports": (
         "Batch",
         "EVERY_PACKAGE",
@@ -146,7 +144,7 @@ _NAMES = {
     ),
     "process.runner": ("run_attempt",),
     "process.session": ("Session", "StopTrial", "file_of"),
-    "process.zygote": ("Child", "Zygote"),
+    "process.zygote": ("Child", "Zygote", "command"),
     "script": ("MetricLines", "WatchedFolder"),
     "script_arguments": ("ArgumentTemplate", "OutputPatterns", "reader_of"),
     "spec": ("TrainableSpec",),

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
 
-from mqtune.core.codec import decode_value
-
 #: Subfolder of an experiment with a copy of each code file, named by its fingerprint. No trial can have this name.
 CODE_FOLDER: Final = ".code"
 #: Maximum size of a code file in bytes. No person writes a larger one.
@@ -133,20 +131,11 @@ def _compiled(source: bytes, path: str) -> CodeType:
 _installed = FrozenCode(Path(), {})
 
 
-def freeze(manifest: Path, *, is_run: bool) -> None:
-    """Make this process and its forks import the files of a manifest. A missing one has no effect.
-
-    Args:
-        manifest: a file in an experiment's code folder, with the fingerprint of each code file by its path here.
-        is_run: whether the code is a script, which is run and not imported.
-    """
+def freeze(code: FrozenCode) -> None:
+    """Make this process and its forks import these files."""
     global _installed  # noqa: PLW0603 - a process runs trials of one experiment
-    try:
-        files = decode_value(manifest.read_bytes())
-    except (OSError, ValueError):
-        return
-    _installed = FrozenCode(manifest.parent, files, is_run=is_run)
-    _installed.install()
+    _installed = code
+    code.install()
 
 
 def frozen() -> FrozenCode:

@@ -16,7 +16,7 @@ from mqtune.worker.host.threads import Step
 from mqtune.worker.ports import AttemptHere, ProgramPlace, SendClaim, SlotHere, WorkerService
 from mqtune.worker.programs.experiments import ExperimentHere
 from mqtune.worker.programs.importers import ImportKey
-from mqtune.worker.programs.preloads import NO_PRELOADS, Preloads, SafePreloads
+from mqtune.worker.programs.preloads import Preloads, SafePreloads
 from mqtune.worker.reports.outcome import RunResult
 
 logger = logging.getLogger(__name__)
@@ -85,8 +85,7 @@ class WorkerHooks:
 
     def preloads(self) -> Preloads:
         """Return the provider of early imports, from the first service that has one."""
-        known = self._first(lambda service: service.preloads())
-        return NO_PRELOADS if known is None else SafePreloads(known)
+        return SafePreloads(self._first(lambda service: service.preloads()))
 
     def room(self, slot: SlotHere, run: AttemptHere) -> list[float]:
         """Return the room left in a slot with an attempt, for each service that divides slots."""

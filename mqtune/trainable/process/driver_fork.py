@@ -109,8 +109,7 @@ def _become_importer(channel: Channel, files: Collection[int], carried: Function
         channel.receive()
         channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})
         os._exit(0)
-    own = {"mqtune", *sys.stdlib_module_names}
-    serve(channel, os.getppid(), "importer", frozenset(name for name in sys.modules if name.partition(".")[0] in own))
+    serve(channel, os.getppid(), "importer")
     os._exit(0)
 
 

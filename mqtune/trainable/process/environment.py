@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from importlib.util import source_hash
 from pathlib import Path
 from typing import Final, TypedDict
@@ -12,7 +12,7 @@ from typing import Final, TypedDict
 from mqtune.core.version import __version__
 from mqtune.trainable.frozen_code import fingerprint, frozen, read_source
 
-#: The journal has the packages of each attempt. Frameworks import hundreds, but the trainable's own imports come first.
+#: The journal has the packages of each attempt. Frameworks import hundreds, but the program's own imports come first.
 _MAX_PACKAGES: Final = 40
 _DIST_INFO: Final = ".dist-info"
 
@@ -36,14 +36,13 @@ class Environment(TypedDict, total=False):
     start: str
 
 
-def describe_environment(modules: Iterable[str], files: Collection[str]) -> Environment:
-    """Return the versions of Python, the platform, mqtune, and a trainable's packages and code.
+def describe_environment(files: Collection[str]) -> Environment:
+    """Return the versions of Python, the platform, mqtune, and the imported packages and code.
 
     A package has the version of the installed distribution of the same name, or else its ``__version__``. Packages with
     neither and modules of Python are left out.
 
     Args:
-        modules: names of the modules imported by the trainable, in order.
         files: paths of the user's own modules.
     """
     machine = os.uname()
@@ -51,15 +50,15 @@ def describe_environment(modules: Iterable[str], files: Collection[str]) -> Envi
         "python": ".".join(map(str, sys.version_info[:3])),
         "platform": f"{machine.sysname}-{machine.release}-{machine.machine}",
         "mqtune": __version__,
-        "packages": _package_versions(modules),
+        "packages": _package_versions(),
         "code": _hash_files(files),
     }
 
 
-def _package_versions(modules: Iterable[str]) -> dict[str, str]:
+def _package_versions() -> dict[str, str]:
     installed: dict[str, str] | None = None
     packages: dict[str, str] = {}
-    for name in dict.fromkeys(module.partition(".")[0] for module in modules):
+    for name in dict.fromkeys(module.partition(".")[0] for module in sys.modules):
         if name in sys.stdlib_module_names or name.startswith("_") or name == "mqtune":
             continue
         module = sys.modules.get(name)

@@ -30,7 +30,6 @@ from typing import Final, Literal, NamedTuple
 
 from mqtune.core.machine import signal_name
 from mqtune.trainable.process.descendants import children_of
-from mqtune.trainable.process.signals import handler_of
 
 #: Prefixes of GPU files: NVIDIA's devices, AMD's compute interface, render nodes.
 DEVICE_FILES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
@@ -157,7 +156,7 @@ def take() -> Footprint:
         children=frozenset(children_of(os.getpid())) - {tracker_pid},
         files=frozenset(file for file in files if file.fd != tracker_fd),
         devices=frozenset(_devices(files, mapped)),
-        handlers={number: handler_of(number) for number in _SIGNALS},
+        handlers={number: signal.getsignal(number) for number in _SIGNALS},
         folder=_working_directory(),
         libraries=frozenset({_NUMBA_POOL} & sys.modules.keys()),
     )

@@ -36,11 +36,9 @@ import importlib
 import os
 import select
 import signal
-import sys
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, NoReturn, cast
 
 from mqtune.core.errors import TrainableNotFound
@@ -65,17 +63,8 @@ from mqtune.trainable.process.output import flush, shape_output
 from mqtune.trainable.process.program import Program, seed_generators
 from mqtune.trainable.process.protocol import STOP_SIGNAL
 from mqtune.trainable.process.scout import ScoutResult, scout
-from mqtune.trainable.process.zygote import Child, Signals, fork_child, spawn_child, zygote_class
+from mqtune.trainable.process.zygote import Child, Signals, become_interpreter, fork_child, zygote_class
 
-#: The Python code of a spawned importer, scout or spare. It first removes the worker's folder from ``sys.path``: a folder
-#: named mqtune there would hide the installed package. Python's option -P has the same effect, but would also show in a
-#: script that runs here.
-_COMMAND: Final = """\
-import sys
-sys.flags.safe_path or sys.path.pop(0)
-from mqtune.trainable.process.importer import main
-main(sys.argv[1:])
-"""
 #: Bytes of a large page, and the madvise number that moves memory in use into such pages (Linux 6.1 and later).
 _LARGE_PAGE: Final = 2**21
 _MADV_COLLAPSE: Final = 25
@@ -95,7 +84,6 @@ class Importer:
         batches: the late imports of its earlier trials.
         varies: the environment variables that differ between slots.
         refused: packages that must not be imported, since no zygote could be forked afterwards.
-        begun: names of modules that don't belong to the program.
     """
 
     def __init__(
@@ -105,14 +93,12 @@ class Importer:
         batches: Iterable[Batch],
         varies: Collection[str],
         refused: Collection[str],
-        begun: frozenset[str],
     ) -> None:
         self._channel = channel
         self._refused = refused
         self._program = program
         self._batches = batches
         self._reads = EnvironmentReads(varies)
-        self._before = begun
         self._environment = dict(os.environ)
         #: The program that the scout has executed for all trials. None if each trial executes it.
         self._executed: Executed | None = None
@@ -225,8 +211,7 @@ class Importer:
         except TrainableNotFound as error:
             return self._send_broken(type(error).__name__, str(error))
         files = loaded_files(program.code_root, path)
-        imported = [name for name in sys.modules if name not in self._before]
-        environment = describe_environment(imported, [path for path, _ in files])
+        environment = describe_environment([path for path, _ in files])
         # A later edit of a file does not change a trainable in memory, so no files are watched.
         self._send_imported([], unfrozen(files) if program.is_script else [], environment)
         return True
@@ -234,14 +219,17 @@ class Importer:
     def _start_scout(self) -> Child | None:
         """Start a scout and return it. Return None in the scout itself if it becomes the importer."""
         flush()
-        if self._program.spawns:
-            return spawn_child(partial(command, "scout"), {"do": "execute", "program": self._program.encode()})
-        return fork_child(self._become_scout)
+        child = fork_child(self._become_scout)
+        if child is not None and self._program.spawns:
+            child.channel.send({"do": "execute", "program": self._program.encode()})
+        return child
 
     def _become_scout(self, importer: int, channel: Channel) -> None:
         try:
             die_with_parent(importer)
-            self._executed = scout(channel, self._program, self._reads, self._before)
+            if self._program.spawns:
+                become_interpreter("scout", channel, importer)
+            self._executed = scout(channel, self._program, self._reads)
             _freeze_memory()
         except BaseException:  # noqa: BLE001 - no error of a scout may make it an importer
             exit_with_error()
@@ -322,7 +310,6 @@ class Importer:
                 self._program,
                 self._executed,
                 self._signals,
-                spawn=partial(command, "spare") if self._program.spawns else None,
                 is_ahead=self._is_ahead,
                 data=self._data,
             ).run()
@@ -392,15 +379,6 @@ def _import_for_trials(program: Program) -> None:
         importlib.import_module(name)
 
 
-def command(role: str, fd: int, parent: int | None = None) -> list[str]:
-    """Return the command line of an importer, a scout or a spare.
-
-    It gets its first message on the channel with the descriptor *fd*, and ends with the process *parent*, by default
-    this one.
-    """
-    return [sys.executable, "-c", _COMMAND, role, str(parent or os.getpid()), str(fd)]
-
-
 def main(argv: list[str]) -> None:
     """Run as an importer, a scout or a spare on an inherited channel."""
     role, parent, fd = argv
@@ -409,14 +387,13 @@ def main(argv: list[str]) -> None:
     serve(Channel.of_fd(int(fd)), int(parent), role)
 
 
-def serve(channel: Channel, parent: int, role: str, begun: frozenset[str] = frozenset()) -> None:
+def serve(channel: Channel, parent: int, role: str) -> None:
     """Run as an importer, a scout or a spare, by the first message on the channel.
 
     Args:
         channel: to the worker, the importer or the zygote.
         parent: process id of the process with which this one ends.
         role: "importer", "scout" or "spare".
-        begun: names of modules that don't belong to the program. By default all that are imported now.
     """
     received = channel.receive()
     if received is None:
@@ -439,9 +416,8 @@ def serve(channel: Channel, parent: int, role: str, begun: frozenset[str] = froz
         signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
         zygote_class(program).life(channel, program).run(ahead=message["ahead"])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    before = begun or frozenset(sys.modules)
     if role == "scout":
-        scout(channel, program, EnvironmentReads(()), before)
+        scout(channel, program, EnvironmentReads(()))
         return
     # Native threads of libraries that handle forks (BLAS) are no reason to warn at each trial.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
@@ -449,4 +425,4 @@ def serve(channel: Channel, parent: int, role: str, begun: frozenset[str] = froz
     if program.spec.is_carried:
         # No other process has the trainable. So this one must not exit after an unsafe import, and serves all slots.
         varies, refused = [], [EVERY_PACKAGE]
-    Importer(channel, program, message["batches"], frozenset(varies), frozenset(refused), before).run()
+    Importer(channel, program, message["batches"], frozenset(varies), frozenset(refused)).run()

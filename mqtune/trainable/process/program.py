@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final, Self
 
 from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable.frozen_code import freeze, frozen
+from mqtune.trainable.frozen_code import FrozenCode, freeze, frozen
 from mqtune.trainable.main_module import compile_file
 from mqtune.trainable.spec import Loaded, TrainableSpec
 
@@ -31,7 +31,8 @@ class Program:
         spec: the trainable.
         code_root: the folder with the trainable's code.
         home: the working directory of the program's processes, unless trials have their own.
-        manifest: the file that lists the experiment's code; None without one.
+        code: the files of the experiment's code, as paths on this machine with fingerprints.
+        code_folder: the folder with a copy of each of these files.
         arguments: ``sys.argv`` of the driver.
         seed: the seed of random generators while the program is executed. Each trial seeds them anew.
         spawns: whether each trial starts a new interpreter instead of a fork.
@@ -42,7 +43,8 @@ class Program:
     spec: TrainableSpec
     code_root: Path
     home: Path
-    manifest: Path | None = None
+    code: tuple[tuple[str, str], ...] = ()
+    code_folder: Path = Path()
     arguments: tuple[str, ...] = ()
     seed: int = 0
     spawns: bool = False
@@ -51,7 +53,7 @@ class Program:
 
     def encode(self) -> dict[str, object]:
         """Return plain values for a message."""
-        paths = {name: str(getattr(self, name) or "") for name in ("code_root", "home", "manifest")}
+        paths = {name: str(getattr(self, name)) for name in ("code_root", "home", "code_folder")}
         return {**asdict(self), **paths, "spec": self.spec.encode(), "arguments": list(self.arguments)}
 
     @classmethod
@@ -61,7 +63,8 @@ class Program:
             TrainableSpec.decode(values["spec"]),
             Path(values["code_root"]),
             Path(values["home"]),
-            Path(values["manifest"]) if values["manifest"] else None,
+            tuple((path, wanted) for path, wanted in values["code"]),
+            Path(values["code_folder"]),
             tuple(values["arguments"]),
             values["seed"],
             values["spawns"],
@@ -76,8 +79,7 @@ class Program:
 
     def freeze(self) -> None:
         """Make this process and its forks import the code as it was when the experiment began."""
-        if self.manifest is not None:
-            freeze(self.manifest, is_run=self.is_script)
+        freeze(FrozenCode(self.code_folder, dict(self.code), is_run=self.is_script))
 
     def compile(self, files: Iterable[str]) -> None:
         """Compile the main module, and the frozen modules among *files*, so that forks need not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict, cast
 
@@ -63,16 +63,15 @@ class ScoutResult(TypedDict):
     seconds: float
 
 
-def scout(channel: Channel, program: Program, reads: EnvironmentReads, modules: Collection[str]) -> Executed | None:
+def scout(channel: Channel, program: Program, reads: EnvironmentReads) -> Executed | None:
     """Execute a program and send a ``ScoutResult``. Then end this process, or become the importer.
 
-    Return the executed program if this process becomes the importer. *modules* are the names of modules that don't
-    belong to the program.
+    Return the executed program if this process becomes the importer.
     """
     # This process adopts orphans of the program, and ends them at its own end.
     become_subreaper()
     forget_exit_handlers()
-    verdict, executed = _execute(program, reads, modules)
+    verdict, executed = _execute(program, reads)
     channel.send(cast("dict[str, object]", verdict))
     if channel.receive() is None:
         end_children()
@@ -83,9 +82,7 @@ def scout(channel: Channel, program: Program, reads: EnvironmentReads, modules: 
     return executed
 
 
-def _execute(
-    program: Program, reads: EnvironmentReads, modules: Collection[str]
-) -> tuple[ScoutResult, Executed | None]:
+def _execute(program: Program, reads: EnvironmentReads) -> tuple[ScoutResult, Executed | None]:
     watch, opened = ImportWatch(), OpenedFiles()
     before, handlers = footprint.take(), footprint.exit_handlers()
     captured = CapturedOutput()
@@ -115,8 +112,7 @@ def _execute(
         why = "it registers an exit handler, which runs in each trial"
     files = loaded_files(program.code_root)
     data = [pair for pair in opened.files(program, began_ns) if pair not in files]
-    imported = [name for name in sys.modules if name not in modules]
-    environment = dict(describe_environment(imported, [path for path, _ in files]))
+    environment = dict(describe_environment([path for path, _ in files]))
     if differing := _differing(program):
         environment["differs"] = differing
     verdict: ScoutResult = {

@@ -55,8 +55,6 @@ _NO_FILE: Final = (-1, -1)
 #: How often the main thread gets StopTrial before a report ends the process: once by the stop signal, and once by a report
 #: during clean-up, such as in a ``finally`` block.
 RAISED_AT_MOST: Final = 2
-#: The file name of Python's import code, in a traceback.
-_IMPORTS: Final = "<frozen importlib._bootstrap>"
 
 
 #: How many forks lie between the start of Python and this process. A report compares it, to notice that it comes from a
@@ -147,8 +145,6 @@ class Session:
         self._order: StopOrder = ""
         #: How often the main thread has raised StopTrial for the order in ``known_order``.
         self._raised = 0
-        #: Whether a StopTrial has left a module half imported.
-        self.broke_import = False
         self.connect(fds)
         #: Whether this is seat 0. The further seats of a trial don't report, save or ask.
         self.is_first = message["seat"] == 0
@@ -365,7 +361,6 @@ class Session:
                 # Each order has its own count.
                 self._raised = self._raised + 1 if self._order == self.known_order else 1
             self.known_order = self._order
-            self.broke_import = self.broke_import or _is_importing()
             raise StopTrial(self._order)
 
     def _end_deaf_process(self) -> None:
@@ -516,14 +511,6 @@ def file_of(fd: int) -> tuple[int, int]:
     except OSError:
         return _NO_FILE
     return status.st_ino, status.st_dev
-
-
-def _is_importing() -> bool:
-    """Whether the caller runs within an import."""
-    frame = sys._getframe().f_back
-    while frame is not None and frame.f_code.co_filename != _IMPORTS:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _as_whole(value: object, otherwise: int) -> int:

@@ -32,7 +32,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import FrameType
 from typing import ClassVar, Final, NamedTuple, NoReturn
 
@@ -49,8 +49,16 @@ from mqtune.trainable.process.descendants import (
 from mqtune.trainable.process.life import Executed, Life
 from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message
-from mqtune.trainable.process.signals import change_mask
 
+#: The Python code of an importer, and of a scout or spare that is a new interpreter. It first removes the worker's folder
+#: from ``sys.path``: a folder named mqtune there would hide the installed package. Python's option -P has the same effect,
+#: but would also show in a script that runs here.
+_COMMAND: Final = """\
+import sys
+sys.flags.safe_path or sys.path.pop(0)
+from mqtune.trainable.process.importer import main
+main(sys.argv[1:])
+"""
 #: How often to check whether a killed process group is gone, at first and after a second. Most are gone at the first
 #: check, but a device driver or a disk may block a process for minutes.
 _SWEEP_POLL_S: Final = 0.001
@@ -61,8 +69,12 @@ _SWEEPING_S: Final = 1.0
 _REAP_MS: Final = 1_000
 #: How often to check whether a trial's process has ended, where the kernel has no pidfds (macOS).
 _CHECK_MS: Final = 20
-#: How long after a trial's start the next spare is forked, so that both don't compete for the cores.
+#: How long after a trial's start or end the next spare is forked. So it doesn't compete with the trial's start for the
+#: cores.
 _SPARE_DELAY_MS: Final = 2
+#: As ``signal.pthread_sigmask``, which makes an enumeration member for each signal of the previous mask. Each trial would
+#: wait for that.
+_set_mask: Final[Callable[[int, Iterable[int]], object]] = importlib.import_module("_signal").pthread_sigmask
 #: How long an unneeded process may clean up before it is killed. The worker waits meanwhile.
 _LEAVE_S: Final = 1.0
 
@@ -136,7 +148,7 @@ class Signals(NamedTuple):
         """Restore the mask and the handler in a trial's process."""
         if self.on_child is not None:
             signal.signal(signal.SIGCHLD, self.on_child)
-        change_mask(signal.SIG_SETMASK, self.mask)
+        _set_mask(signal.SIG_SETMASK, self.mask)
 
 
 class Zygote:
@@ -148,7 +160,6 @@ class Zygote:
         channel: to the worker.
         executed: the program as the importer has executed it. None if each process executes it.
         signals: the signal mask and the handler for trials.
-        spawn: returns the command line of a spare, given its channel's descriptor. None to fork spares.
         is_ahead: whether spares execute the program before their start message.
         data: paths of the data files that the program reads.
     """
@@ -163,7 +174,6 @@ class Zygote:
         executed: Executed | None,
         signals: Signals,
         *,
-        spawn: Callable[[int], list[str]] | None,
         is_ahead: bool,
         data: Sequence[str],
     ) -> None:
@@ -171,7 +181,6 @@ class Zygote:
         self._program = program
         self._executed = executed
         self._signals = signals
-        self._spawn = spawn
         self._is_ahead = is_ahead
         self._data = data
         self.spare: Child | None = None
@@ -228,12 +237,10 @@ class Zygote:
     def _make_process(self) -> Child:
         """Return a new process that waits for its start message."""
         data = times_of(self._data)
-        if self._spawn is None:
-            child = fork_child(self._become_spare)
-            assert child is not None  # noqa: S101 - a spare does not return
-        else:
-            begin = {"do": "begin", "program": self._program.encode(), "ahead": self._is_ahead}
-            child = spawn_child(self._spawn, begin, self._signals.mask)
+        child = fork_child(self._become_spare)
+        assert child is not None  # noqa: S101 - a spare does not return
+        if self._program.spawns:
+            child.channel.send({"do": "begin", "program": self._program.encode(), "ahead": self._is_ahead})
         return child._replace(pidfd=pidfd_of(child.pid), data=data)
 
     def _become_spare(self, zygote: int, channel: Channel) -> NoReturn:
@@ -241,6 +248,8 @@ class Zygote:
             self._signals.restore()
             self.forget()
             die_with_parent(zygote)
+            if self._program.spawns:
+                become_interpreter("spare", channel, zygote)
             self.life(channel, self._program, self._executed).run(ahead=self._is_ahead)
         except BaseException:  # noqa: BLE001 - no error of a trial may make it a zygote
             os._exit(1)
@@ -291,10 +300,8 @@ class Zygote:
         return self.process is not None and self.process.pid == pid
 
     def finish(self, process: Child) -> None:
-        """End the trial of a process that has exited, and make a spare if one is missing."""
+        """End the trial of a process that has exited."""
         self.end_trial(status=self.remove(process))
-        if self.spare is None:
-            self.spare = self._make_process()
 
     def remove(self, process: Child) -> int | None:
         """Kill and reap a process and its descendants. Return its wait status."""
@@ -370,17 +377,19 @@ def fork_child(become: Callable[[int, Channel], None]) -> Child | None:
     return Child(pid, ours)
 
 
-def spawn_child(command: Callable[[int], list[str]], begin: Mapping[str, object], mask: Collection[int] = ()) -> Child:
-    """Start a Python interpreter with blocked signals, and send it its first message.
+def command(role: str, fd: int, parent: int | None = None) -> list[str]:
+    """Return the command line of an importer, a scout or a spare.
 
-    *command* returns its command line, given its channel's descriptor.
+    It gets its first message on the channel with the descriptor *fd*, and ends with the process *parent*, by default
+    this one.
     """
-    ours, theirs = Channel.pair()
-    os.set_inheritable(theirs.fileno(), True)
-    pid = os.posix_spawn(sys.executable, command(theirs.fileno()), os.environ, setsigmask=mask)
-    theirs.close()
-    ours.send(begin)
-    return Child(pid, ours)
+    return [sys.executable, "-c", _COMMAND, role, str(parent or os.getpid()), str(fd)]
+
+
+def become_interpreter(role: str, channel: Channel, parent: int) -> NoReturn:
+    """Replace this fork by a new interpreter, which takes over its channel. See ``command``."""
+    os.set_inheritable(channel.fileno(), True)
+    os.execv(sys.executable, command(role, channel.fileno(), parent))  # noqa: S606 - it is this interpreter
 
 
 def zygote_class(program: Program) -> type[Zygote]:

@@ -350,7 +350,7 @@ class ZygoteFinder:
     Args:
         worker: the worker's name, for errors.
         code_root: the code root of experiments for which no service names another one.
-        log_root: the worker's log folder, which gets the manifests of experiments' code.
+        log_root: the worker's log folder, which has the copies of experiments' code.
         hooks: the worker's services, which may name the place of an experiment's program.
     """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import reprlib
 import threading
 from collections.abc import Callable, Mapping
@@ -67,10 +66,8 @@ class ExperimentHere:
         with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
             self.resources = Resources.decode(definition.get("resources", {}))
         self._has_store = False
-        self._key: ImportKey | None = None
-        self._key_is_for: tuple[Path, Path | None] | None = None
-        #: Slots may ask at the same time, and would write to the same draft.
-        self._lock = threading.Lock()
+        #: The last key, with the folders for which it was made.
+        self._key: tuple[tuple[Path, Path | None], ImportKey] | None = None
 
     @property
     def name(self) -> str:
@@ -106,31 +103,27 @@ class ExperimentHere:
             self._has_store = True
 
     def import_key(self, code_root: Path, folder: Path | None, log_root: Path) -> ImportKey:
-        """Return the key of the experiment's imports. Write the manifest of its code's files.
+        """Return the key of the experiment's imports.
 
         Args:
             code_root: the folder below which the trainable is.
             folder: the working directory of trials; None for the worker's own.
-            log_root: the worker's log folder. The manifest goes into the experiment's folder there.
+            log_root: the worker's log folder, which has the copies of the experiment's code.
 
         Raises:
             ConfigurationError: an option of the definition is invalid.
         """
-        with self._lock:
-            if self._key is None or self._key_is_for != (code_root, folder):
-                files = resolve(self.spec, code_root, self.definition.get("code_files"))
-                manifest = self._write_manifest(log_root, encode_value(files)) if files else None
-                key = ImportKey(
-                    self._make_program(code_root, folder, manifest),
-                    checked_environment(self.definition.get("env") or {}),
-                )
-                if manifest is None:
-                    # The next attempt may find the files, or be able to write.
-                    return key
-                self._key, self._key_is_for = key, (code_root, folder)
-            return self._key
+        known = self._key
+        if known is not None and known[0] == (code_root, folder):
+            return known[1]
+        program = self._make_program(code_root, folder, log_root / self.name / CODE_FOLDER)
+        key = ImportKey(program, checked_environment(self.definition.get("env") or {}))
+        if program.code:
+            # Otherwise the next attempt may find the files.
+            self._key = (code_root, folder), key
+        return key
 
-    def _make_program(self, code_root: Path, folder: Path | None, manifest: Path | None) -> Program:
+    def _make_program(self, code_root: Path, folder: Path | None, code_folder: Path) -> Program:
         start_method = self.definition.get("start_method", "fork")
         if start_method not in ("fork", "spawn"):
             raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
@@ -139,27 +132,12 @@ class ExperimentHere:
             self.spec,
             code_root,
             Path.cwd() if folder is None else folder,
-            manifest,
+            tuple(resolve(self.spec, code_root, self.definition.get("code_files")).items()),
+            code_folder,
             tuple(map(str, self.definition.get("arguments", ()))),
             int.from_bytes(seed),
             spawns=start_method == "spawn",
         )
-
-    def _write_manifest(self, log_root: Path, content: bytes) -> Path | None:
-        folder = log_root / self.name / CODE_FOLDER
-        manifest = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.files"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # Another worker's process may be reading it.
-            draft = folder / f".{manifest.name}.{os.getpid()}"
-            draft.write_bytes(content)
-            draft.replace(manifest)
-        except OSError as error:
-            logger.warning(
-                "experiment %s: its code can't be frozen (%s); later changes to it take effect", self.name, error
-            )
-            return None
-        return manifest
 
 
 def checked_environment(values: object) -> tuple[tuple[str, str], ...]:

@@ -24,10 +24,10 @@ from mqtune.core.timing import Timing
 from mqtune.trainable.frozen_code import are_current
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import children_of
-from mqtune.trainable.process.importer import command
 from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch
 from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import UNBUFFERED, Message
+from mqtune.trainable.process.zygote import command
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.host.logs import open_log
 from mqtune.worker.host.privileges import without_secrets

@@ -36,62 +36,44 @@ class Preloads(Protocol):
         """
 
 
-class NoPreloads:
-    """Leaves all imports of packages to trials."""
-
-    def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
-        """Return an empty list."""
-        return []
-
-    def refused(self, spec: TrainableSpec) -> list[str]:
-        """Return all packages."""
-        return [EVERY_PACKAGE]
-
-    def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
-        """Do nothing."""
-
-    def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
-        """Do nothing."""
-
-    def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
-        """Return False: no module was imported early."""
-        return False
-
-
-NO_PRELOADS: Final = NoPreloads()
-
-
 class SafePreloads:
-    """Wraps a service's preloads. Errors are logged, and cost only the early imports."""
+    """Calls the preloads of a service. Errors are logged, and cost only the early imports.
 
-    def __init__(self, preloads: Preloads) -> None:
+    Without a service, all imports of packages are left to trials.
+    """
+
+    def __init__(self, preloads: Preloads | None = None) -> None:
         self._preloads = preloads
 
     def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
         """Return the modules to import."""
-        return self._tried(lambda: self._preloads.of(spec, told), [])
+        return self._call(lambda preloads: preloads.of(spec, told), [])
 
     def refused(self, spec: TrainableSpec) -> list[str]:
         """Return the packages not to import."""
-        return self._tried(lambda: self._preloads.refused(spec), [EVERY_PACKAGE])
+        return self._call(lambda preloads: preloads.refused(spec), [EVERY_PACKAGE])
 
     def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
         """Pass on a trial's imports."""
-        self._tried(lambda: self._preloads.learn(spec, batches), None)
+        self._call(lambda preloads: preloads.learn(spec, batches), None)
 
     def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
         """Pass on an importer's imports."""
-        self._tried(lambda: self._preloads.settle(spec, asked, loaded), None)
+        self._call(lambda preloads: preloads.settle(spec, asked, loaded), None)
 
     def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
         """Pass on a module that can't be imported early. Return whether a retry is useful."""
-        return self._tried(lambda: self._preloads.refuse(spec, module, why), False)
+        return self._call(lambda preloads: preloads.refuse(spec, module, why), False)
 
-    def _tried(self, call: Callable[[], T], otherwise: T) -> T:
-        try:
-            return call()
-        except Exception:
-            logger.exception(
-                "the preloads %s of this worker failed; the worker continues", type(self._preloads).__name__
-            )
-            return otherwise
+    def _call(self, call: Callable[[Preloads], T], otherwise: T) -> T:
+        if self._preloads is not None:
+            try:
+                return call(self._preloads)
+            except Exception:
+                logger.exception(
+                    "the preloads %s of this worker failed; the worker continues", type(self._preloads).__name__
+                )
+        return otherwise
+
+
+NO_PRELOADS: Final = SafePreloads()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,19 +19,18 @@ def here(experiment: str, definition: dict[str, Any]) -> ExperimentHere:
     return ExperimentHere(SimpleNamespace(experiment=experiment), definition)  # type: ignore[arg-type]
 
 
-def test_slots_that_ask_at_once_get_the_same_list_of_the_experiments_files(tmp_path: Path) -> None:
+def test_an_experiments_program_has_the_files_of_its_code(tmp_path: Path) -> None:
+    train = TrainableSpec("train", module="train")
     (tmp_path / "train.py").write_text("def train(config):\n    pass\n")
-    train, ready = TrainableSpec("train", module="train"), Barrier(8)
-    definition = {"trainable": train.encode(), "code_files": fingerprints(train, read_code(train, tmp_path))}
+    files = fingerprints(train, read_code(train, tmp_path))
+    (tmp_path / "train.py").unlink()
+    known = here("e", {"trainable": train.encode(), "code_files": files})
+    assert known.import_key(tmp_path, None, tmp_path / "logs").program.code == ()
 
-    def ask(known: ExperimentHere) -> Path | None:
-        ready.wait(10)
-        return known.import_key(tmp_path, None, tmp_path / "logs").program.manifest
-
-    with ThreadPoolExecutor(8) as slots:
-        for number in range(50):
-            (found,) = set(slots.map(ask, [here(f"e{number}", definition)] * 8))
-            assert found is not None
+    # The next attempt asks anew.
+    (tmp_path / "train.py").touch()
+    program = known.import_key(tmp_path, None, tmp_path / "logs").program
+    assert program.code == ((str(tmp_path / "train.py"), files["train.py"]),)
 
 
 def test_a_store_is_checked_until_that_succeeds(tmp_path: Path) -> None:
