@@ -62,10 +62,20 @@ def _parts(view: View) -> Iterator[str]:
     style = (ASSETS / "page.css").read_text(encoding="utf-8")
     # The policy allows only these scripts, by their hashes.
     scripts = [path.read_text(encoding="utf-8") for path in (script(), ASSETS / "pictures.js", ASSETS / "report.js")]
-    policy = f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {' '.join(map(_hash, scripts))}"
-    yield f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-    yield f'<title>{_text(experiment.name)} · mqtune</title><style>{style}</style><main class="report"><h1>{_text(experiment.name)}</h1>'
+    policy = (
+        "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
+        f"script-src {' '.join(map(_hash, scripts))}"
+    )
+    yield (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    )
+    yield (
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+    )
+    name = _text(experiment.name)
+    yield f'<title>{name} · mqtune</title><style>{style}</style><main class="report"><h1>{name}</h1>'
     lines = [view.state, counts_text(experiment), counted(experiment.reports, "report"), best_text(experiment)]
     started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(experiment.created_at))
     yield f'<p class="note">{_text(" · ".join(filter(None, [f"started {started}", *lines])))}</p>'
@@ -100,7 +110,11 @@ def _table(experiment: Experiment) -> Iterator[str]:
     trials, columns = ranked(experiment), columns_of(experiment)
     more = f", the best {MOST_ROWS:,}" if len(trials) > MOST_ROWS else ""
     heads = "".join(f'<th scope="col">{_text(column.head)}</th>' for column in columns)
-    yield f'<h2 id="Trials">Trials</h2><section class="card"><h3>{len(trials):,} trials{more}</h3><div class="scroll" tabindex="0" role="region" aria-label="trials"><table><thead><tr>{heads}</tr></thead>'
+    yield (
+        f'<h2 id="Trials">Trials</h2><section class="card"><h3>{len(trials):,} trials{more}</h3>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="trials">'
+        f"<table><thead><tr>{heads}</tr></thead>"
+    )
     for trial in trials[:MOST_ROWS]:
         yield f"<tr>{''.join(f'<td>{_text(column.cell(experiment, trial))}</td>' for column in columns)}</tr>"
     yield "</table></div></section>"

@@ -36,8 +36,8 @@ def refuse(call: str, whose: str = "trial") -> NoReturn:
         whose: owner of the process that may report: "trial", or "trial's script".
     """
     why = (
-        f"{call}: this is a child process of the {whose}, which can't report or save: pass the values to the {whose}'s own process, such "
-        "as through a multiprocessing.Queue or a file, and report them there"
+        f"{call}: this is a child process of the {whose}, which can't report or save: pass the values to the {whose}'s "
+        "own process, such as through a multiprocessing.Queue or a file, and report them there"
     )
     # The attempt may have ended already. The error is raised in any case.
     with contextlib.suppress(OSError, KeyError):

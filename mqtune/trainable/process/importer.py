@@ -141,8 +141,8 @@ class Importer:
             return False
         self._signals = Signals.block()
         if self._executed is None or self._program.spec.is_carried:
-            # A stopped process (SIGSTOP) would not see the worker's death, so that continues it. A scout that has become
-            # the importer needs no such signal: it is killed with the process that it has replaced.
+            # A stopped process (SIGSTOP) would not see the worker's death, so that continues it. A scout that has
+            # become the importer needs no such signal: it is killed with the process that it has replaced.
             die_with_parent(os.getppid(), signal.SIGCONT)
         _use_large_pages()
         self._send_ready()

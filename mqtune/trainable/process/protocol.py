@@ -89,7 +89,8 @@ StopOrder = Literal["", "stop", "pause"]
 #: The environment variable with the address of a script's channel to the trial's process.
 RELAY: Final = "MQTUNE_RELAY"
 
-#: A Python script starts with these variables, unless the worker sets others: printed reports should arrive immediately.
+#: A Python script starts with these variables, unless the worker sets others: printed reports should arrive
+#: immediately.
 UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
 
 #: Maximum length of an error's text with its traceback. Longer ones lose their middle, as the ends tell most.
@@ -98,8 +99,8 @@ _MAX_ERROR_CHARS: Final = 16_000
 #: EX_IOERR of sysexits.h.
 PIPE_CLOSED_CODE: Final = 74
 PIPE_CLOSED: Final = (
-    "the trial's code has closed its pipe to the worker, as os.closerange(3, …) or a loop over /proc/self/fd does, so its reports "
-    "can't arrive: let that code close only the files that it has opened"
+    "the trial's code has closed its pipe to the worker, as os.closerange(3, …) or a loop over /proc/self/fd does, so "
+    "its reports can't arrive: let that code close only the files that it has opened"
 )
 #: The folder of mqtune's code that calls user code.
 _CALLERS: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep

@@ -157,7 +157,8 @@ def make_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailable(
-            f"the attempt's folder can't be made: {error}; free space there, or give the worker another log root (--log-root)"
+            f"the attempt's folder can't be made: {error}; free space there, or give the worker another log root "
+            "(--log-root)"
         ) from error
     return folder
 

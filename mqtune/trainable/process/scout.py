@@ -27,7 +27,8 @@ from mqtune.trainable.spec import extras_of
 #: executed by each trial's process, while the slot's previous trial still runs.
 _SLOW_CPU_S: Final = 0.25
 _SLOW_S: Final = 2.0
-#: Kinds of traces that the slot's previous trial may have, too. With one, a trial executes the program only at its start.
+#: Kinds of traces that the slot's previous trial may have, too. With one, a trial executes the program only at its
+#: start.
 _EXCLUSIVE: Final = frozenset({"device", "listener", "child"})
 #: Maximum number of changed files in an error.
 _MAX_DIFFERING: Final = 5
@@ -136,7 +137,8 @@ def _add_hints(error: tuple[str, str], printed: Sequence[bytes], program: Progra
     if kind == "SystemExit":
         said = printed[1].decode(errors="replace").strip()[-_MAX_TAIL_CHARS:]
         text = (
-            f"{text.rstrip()}\nthe program exits while it is imported, for example by an argument parser or a command at its top level: "
+            f"{text.rstrip()}\nthe program exits while it is imported, for example by an argument parser or a command "
+            "at its top level: "
             'move that below `if __name__ == "__main__":`, or into the trainable'
         ) + (f"\n{said}" if said else "")
     if differing := _differing(program):

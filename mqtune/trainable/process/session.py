@@ -52,8 +52,8 @@ _CHECK_AGAIN_MS: Final = 20
 _COUNTED: Final = frozenset({ITERATION, TIME_THIS_ITER, TIME_TOTAL})
 #: The file of a descriptor that is not open, for ``file_of``.
 _NO_FILE: Final = (-1, -1)
-#: How often the main thread gets StopTrial before a report ends the process: once by the stop signal, and once by a report
-#: during clean-up, such as in a ``finally`` block.
+#: How often the main thread gets StopTrial before a report ends the process: once by the stop signal, and once by a
+#: report during clean-up, such as in a ``finally`` block.
 RAISED_AT_MOST: Final = 2
 
 
@@ -92,8 +92,8 @@ class StopTrial(BaseException):
 def explain_ignored_order(order: StopOrder) -> str:
     """Return the text that explains why a trial has not ended despite this order."""
     return (
-        f"did not end when it was told to {order or 'stop'}: a bare `except:` or `except BaseException:` has caught StopTrial; "
-        "write `except Exception:`"
+        f"did not end when it was told to {order or 'stop'}: a bare `except:` or `except BaseException:` has caught "
+        "StopTrial; write `except Exception:`"
     )
 
 
@@ -133,7 +133,8 @@ class Session:
         self.message = message
         #: How many reports were sent.
         self.sequence = 0
-        #: Whether the caller handles a pause itself, between steps. Then a pause raises nothing, and ``acknowledge`` returns it.
+        #: Whether the caller handles a pause itself, between steps. Then a pause raises nothing, and ``acknowledge``
+        #: returns it.
         self.defer_pause = False
         #: A folder to use as the checkpoint of the next report without a checkpoint.
         self.next_checkpoint: Path | None = None
@@ -289,7 +290,8 @@ class Session:
         with self._asking:
             self._answer = b""
             while not self._answer:
-                # Without an answer, ask again: the driver may have died, or this trial has an order, which report raises.
+                # Without an answer, ask again: the driver may have died, or this trial has an order, which report
+                # raises.
                 self.report(question, is_question=True)
             return decode_value(base64.b64decode(self._answer))
 

@@ -50,9 +50,9 @@ from mqtune.trainable.process.life import Executed, Life
 from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message
 
-#: The Python code of an importer, and of a scout or spare that is a new interpreter. It first removes the worker's folder
-#: from ``sys.path``: a folder named mqtune there would hide the installed package. Python's option -P has the same effect,
-#: but would also show in a script that runs here.
+#: The Python code of an importer, and of a scout or spare that is a new interpreter. It first removes the worker's
+#: folder from ``sys.path``: a folder named mqtune there would hide the installed package. Python's option -P has the
+#: same effect, but would also show in a script that runs here.
 _COMMAND: Final = """\
 import sys
 sys.flags.safe_path or sys.path.pop(0)
@@ -72,8 +72,8 @@ _CHECK_MS: Final = 20
 #: How long after a trial's start or end the next spare is forked. So it doesn't compete with the trial's start for the
 #: cores.
 _SPARE_DELAY_MS: Final = 2
-#: As ``signal.pthread_sigmask``, which makes an enumeration member for each signal of the previous mask. Each trial would
-#: wait for that.
+#: As ``signal.pthread_sigmask``, which makes an enumeration member for each signal of the previous mask. Each trial
+#: would wait for that.
 _set_mask: Final[Callable[[int, Iterable[int]], object]] = importlib.import_module("_signal").pthread_sigmask
 #: How long an unneeded process may clean up before it is killed. The worker waits meanwhile.
 _LEAVE_S: Final = 1.0
@@ -286,8 +286,8 @@ class Zygote:
     def take_process(self) -> Child:
         """Return the process for the next trial: the spare, or a new one. It is not the spare any more."""
         spare = self.spare
-        # A person, or the system for lack of memory, may have killed the spare. That should not fail a trial. Or the spare
-        # has read an older version of a data file.
+        # A person, or the system for lack of memory, may have killed the spare. That should not fail a trial. Or the
+        # spare has read an older version of a data file.
         if spare is not None and (spare.has_ended or times_of(self._data) != spare.data):
             self._drop_spare()
             spare = None
