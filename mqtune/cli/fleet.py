@@ -26,7 +26,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.priorities import PRIORITIES, Priority
 from mqtune.core.resources import version_in
-from mqtune.core.seats import seat_name
+from mqtune.core.tasks import task_name
 from mqtune.core.text import counted, printable
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
@@ -365,10 +365,10 @@ _RUN_HEADS: Final = ("worker", "devices", "experiment", "trial", "runs for", "re
 
 
 class Run(NamedTuple):
-    """A running attempt, or one of its further seats.
+    """A running attempt, or one of its further tasks.
 
     Attributes:
-        trial: the trial's id, or the name of the seat.
+        trial: the trial's id, or the name of the task.
         since: when it started, in seconds since the epoch.
         use: how it uses the machine now, or None if unknown.
     """
@@ -426,14 +426,14 @@ def with_use(url: str | None, runs: Sequence[Run]) -> list[Run]:
 
 
 def runs_of(experiment: Experiment) -> Iterator[Run]:
-    """Yield an experiment's running attempts, each with its further seats."""
+    """Yield an experiment's running attempts, each with its further tasks."""
     for trial in experiment.trials.values():
         if trial.attempts and is_running(trial.attempts[-1]):
             attempt = trial.attempts[-1]
             yield (run := _run_of(experiment, trial, attempt))
-            for seat in attempt.seats:
-                name, devices = seat_name(trial.id, seat.number), ",".join(seat.devices)
-                yield run._replace(worker=seat.worker, devices=devices, trial=name)
+            for task in attempt.further_tasks:
+                name, devices = task_name(trial.id, task.number), ",".join(task.devices)
+                yield run._replace(worker=task.worker, devices=devices, trial=name)
 
 
 def _run_of(experiment: Experiment, trial: Trial, attempt: Attempt) -> Run:

@@ -313,8 +313,8 @@ def _attempts_table(attempts: list[Attempt], now: float) -> Table:
             f"signal {attempt.signal}" if attempt.signal is not None else left,
         )
         table.add_row(*map(Text, cells))
-        for seat in attempt.seats:
-            table.add_row(f"    seat {seat.number}", Text(printable(seat.worker)), Text(",".join(seat.devices)))
+        for task in attempt.further_tasks:
+            table.add_row(f"    seat {task.number}", Text(printable(task.worker)), Text(",".join(task.devices)))
     return table
 
 

@@ -195,9 +195,10 @@ class Told(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted(_Body):
-    """A worker starts the process of an attempt. All seats of the attempt are claimed."""
+    """A worker starts the process of an attempt. All tasks of the attempt are claimed."""
 
     KIND: ClassVar[str] = "started"
+    KEYS: ClassVar[Mapping[str, str]] = {"task": "seat"}
     trial: TrialId
     attempt: AttemptNumber
     worker: str
@@ -213,8 +214,8 @@ class AttemptStarted(_Body):
     working_dir: str = ""
     #: A mark of the folder with its output. A folder with the same path on another machine has another mark.
     log_mark: str = ""
-    #: The number of the seat, from 0. Each seat of a gang has an event of its own.
-    seat: Count = 0
+    #: The number of the task, from 0. Each task of an attempt has an event of its own.
+    task: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

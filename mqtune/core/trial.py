@@ -467,8 +467,8 @@ class Stop(NamedTuple):
     sequence: int
 
 
-class Seat(NamedTuple):
-    """A further seat of a gang's attempt: its number, and where it runs."""
+class FurtherTask(NamedTuple):
+    """A task of an attempt after its first one: its number, and where it runs."""
 
     number: int
     worker: str
@@ -492,7 +492,7 @@ class Attempt:
         retired: with ``Process(reuse=True)``, why its process runs no further attempt; else empty.
         usage: the resources that it used, by the names in docs/workers.md. Empty until it has ended.
         resources: its own resources, if they depend on the config; else None.
-        seats: the further seats of a gang. ``worker`` and the other single values are those of seat 0.
+        further_tasks: its tasks after task 0. ``worker`` and the other single values are those of task 0.
     """
 
     number: int
@@ -525,16 +525,16 @@ class Attempt:
     stderr_tail: str = ""
     usage: Body = field(default_factory=dict)
     reports: int = 0
-    seats: tuple[Seat, ...] = ()
+    further_tasks: tuple[FurtherTask, ...] = ()
 
     @property
     def is_open(self) -> bool:
         """Whether the attempt's reports count: it has not ended, and has no order to end."""
         return self.end is None and self.intent is Intent.RUN
 
-    def further_seat(self, number: int) -> Seat | None:
-        """Return a further seat by its number, or None."""
-        return next((seat for seat in self.seats if seat.number == number), None)
+    def further_task(self, number: int) -> FurtherTask | None:
+        """Return a further task by its number, or None."""
+        return next((task for task in self.further_tasks if task.number == number), None)
 
     @property
     def could_not_start(self) -> bool:

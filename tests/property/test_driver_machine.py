@@ -518,7 +518,7 @@ class DriverMachine(RuleBasedStateMachine):
         bench = self.bench
         for kind in (TrialStaged, AttemptEnded):
             assert set(Counter((event.trial, event.attempt) for event in bench.of(kind)).values()) <= {1}
-        begun = Counter((event.trial, event.attempt, event.seat) for event in bench.of(AttemptStarted))
+        begun = Counter((event.trial, event.attempt, event.task) for event in bench.of(AttemptStarted))
         assert set(begun.values()) <= {1}
         decided = Counter((event.trial, event.attempt, event.action) for event in bench.of(DecisionTaken))
         assert set(decided.values()) <= {1}

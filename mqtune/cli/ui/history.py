@@ -103,7 +103,7 @@ def lines_of(events: Iterable[Event]) -> Iterator[Line]:
                 begun = "was queued" if event.attempt == 1 else f"was queued again, as attempt {event.attempt}"
                 by = "by hand" if event.by == "user" else ""
                 yield Line(event.at, TRIALS, "queued", event.trial, _with(begun, by, reason=event.reason))
-            case AttemptStarted() if not event.seat:
+            case AttemptStarted() if not event.task:
                 workers[event.trial] = event.worker
                 yield Line(event.at, TRIALS, "running", event.trial, f"started on {printable(event.worker)}")
             case DecisionTaken() if event.action in _DECIDED:

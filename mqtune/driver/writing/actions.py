@@ -73,7 +73,7 @@ class Writing:
     lost: Collection[CheckpointId]
     #: Returns the resources for a config. None if all trials have the same resources.
     asks: Callable[[Config], Resources] | None = None
-    #: The resources of all trials or, if they depend on the config, an example. The number of seats is always the same.
+    #: The resources of all trials or, if they depend on the config, an example. The number of slots is always the same.
     resources: Resources = Resources()  # noqa: RUF009 - frozen
 
     def has(self, checkpoint: CheckpointId) -> bool:
@@ -132,8 +132,8 @@ class Stage:
         if self.outside:
             to.journal.record(packed)
         else:
-            gang = (event.resources or to.resources).gang
-            assignment = Assignment(self.config, CheckpointId(event.checkpoint), self.timeout_s, gang)
+            task_plan = (event.resources or to.resources).task_plan
+            assignment = Assignment(self.config, CheckpointId(event.checkpoint), self.timeout_s, task_plan)
             to.journal.stage(self.trial, event.attempt, assignment, packed)
         return [Written(event, packed)]
 
@@ -185,8 +185,8 @@ class Stage:
         if to.asks is None:
             return None
         before = None if known is None or known.config != self.config else known.attempt.resources
-        # The function of an earlier driver's script may have returned another number of seats.
-        return before if before is not None and before.seats == to.resources.seats else to.asks(self.config)
+        # The function of an earlier driver's script may have returned another number of slots.
+        return before if before is not None and before.slots == to.resources.slots else to.asks(self.config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,5 +6,5 @@ and then gives its seat back. Each process finds the others by the variables of 
 Terms: a *gang* is an attempt with several seats. A *seat* is one slot and one process of it. Seat 0 reports, saves and
 may ask. Its *address* is a host and a free port there, by which the others reach it.
 
-Other places: `mqtune/core/seats.py`, `mqtune/cli/why.py`, `docs/how-to/several-machines.md`, `tests/services/gangs`.
+Other places: `mqtune/core/tasks.py`, `mqtune/cli/why.py`, `docs/how-to/several-machines.md`, `tests/services/gangs`.
 """
