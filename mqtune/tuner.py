@@ -24,12 +24,13 @@ from mqtune.core.errors import (
     WorkerStartError,
 )
 from mqtune.core.experiment import Experiment
+from mqtune.core.labels import checked_notes, checked_tags
 from mqtune.core.machine import mqtune_home, open_standard_streams
 from mqtune.core.names import OF_TUNERS, naming, with_hints
 from mqtune.core.objective import Metric, Modes
 from mqtune.core.resources import Resources
 from mqtune.core.text import counted, say_in_one_line
-from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, checked_notes, checked_tags
+from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.driver import STEP_S, Driver
 from mqtune.driver.setup.attach import attached
 from mqtune.driver.setup.by_config import AnyResources
@@ -39,7 +40,8 @@ from mqtune.driver.setup.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.setup.options import ELSEWHERE, Checkpoints, Failures, Local, Process, RunOptions
 from mqtune.driver.setup.settings import KnownTrainable, Settings
 from mqtune.driver.trials import DrivenTrial, LocalSteering
-from mqtune.driver.writing.actions import AnswerQuestion, next_trial_id
+from mqtune.driver.writing.actions import next_trial_id
+from mqtune.driver.writing.orders import AnswerQuestion
 from mqtune.results.checkpoints import Origin
 from mqtune.results.kept_state import keep_whole_state
 from mqtune.results.results import Results

@@ -22,10 +22,10 @@ from mqtune.backends.shared import Pool
 from mqtune.core.clock import Clock
 from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied, ConfigurationError
-from mqtune.core.events import busy_as
 from mqtune.core.resources import Resources, patterned, queue_name
 from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.core.version import UPGRADE, __version__
+from mqtune.core.worker_info import busy_as
 from mqtune.journal.base import Journal
 from mqtune.journal.exchange.fleet import Fleet
 from mqtune.journal.exchange.local_queue import Task

@@ -21,7 +21,6 @@ from mqtune.cli.place import Place, opened
 from mqtune.cli.verbs import SECTIONS, Verbs
 from mqtune.core.crews import register_of
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
-from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.priorities import PRIORITIES, Priority
@@ -31,6 +30,7 @@ from mqtune.core.text import counted, printable
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
 from mqtune.core.version import UPGRADE, __version__, meets, minor
+from mqtune.core.worker_info import busy_as
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
 from mqtune.services.shares.divider import Cap, Demand, Table, entitlements, to_share
@@ -38,8 +38,8 @@ from mqtune.services.shares.overview import ShareSummary, busy_slots, shares_of
 
 if TYPE_CHECKING:
     from mqtune.client import ExperimentHandle
-    from mqtune.core.events import WorkerInfo
     from mqtune.core.impairment import Impairment
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.journal.exchange.fleet import Fleet
     from mqtune.services.shares.quotas import Quota
 

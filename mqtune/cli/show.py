@@ -22,8 +22,9 @@ from mqtune.cli.place import Place, complete_experiment, complete_trial, find_pl
 from mqtune.cli.terms import STATUSES, in_order
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, LogUnavailable
 from mqtune.core.experiment import Experiment
+from mqtune.core.labels import Labels
 from mqtune.core.text import counted, flatten, printable
-from mqtune.core.trial import Attempt, Labels, Trial
+from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
 from mqtune.journal.files.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table

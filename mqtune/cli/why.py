@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from mqtune.cli.place import Place
     from mqtune.client import ExperimentState
     from mqtune.core.codec import Body
-    from mqtune.core.events import WorkerInfo
     from mqtune.core.experiment import Experiment
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.journal.base import Unclaimed
     from mqtune.services.shares.quotas import Quota
     from mqtune.services.submissions.board import SubmissionState

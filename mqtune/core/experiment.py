@@ -31,6 +31,7 @@ from mqtune.core.events import (
     TrialStaged,
     decode_event,
 )
+from mqtune.core.labels import Labels
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.plain import RowConverter, from_plain, to_plain
@@ -50,7 +51,6 @@ from mqtune.core.trial import (
     CheckpointId,
     Decision,
     FurtherTask,
-    Labels,
     Metrics,
     Report,
     SavedCheckpoint,

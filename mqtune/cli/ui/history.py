@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from mqtune.cli.ui.feed import Feed
+from mqtune.core.entries import readable_events
 from mqtune.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -21,7 +22,6 @@ from mqtune.core.events import (
     Requested,
     TrialClosed,
     TrialStaged,
-    readable_events,
 )
 from mqtune.core.text import printable
 from mqtune.core.trial import AttemptEnd

@@ -33,10 +33,10 @@ from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.trials import BOOKKEEPING, MOST_ROWS, chosen, rows_for
 from mqtune.cli.why import Inquiry
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
-from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.text import counted, flatten, printable
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus, is_number
 from mqtune.core.usage import LiveUse
+from mqtune.core.worker_info import WorkerInfo, busy_as
 from mqtune.results.display import short_value
 from mqtune.results.experiments import with_waiting
 from mqtune.results.frames import Row

@@ -20,8 +20,8 @@ from mqtune.core.events import (
     Requested,
 )
 from mqtune.core.experiment import LABEL, LABELS, Experiment
+from mqtune.core.labels import NO_LABELS
 from mqtune.core.trial import (
-    NO_LABELS,
     Action,
     CheckpointId,
     Config,
@@ -45,7 +45,6 @@ from mqtune.driver.writing.actions import (
     Decide,
     DriverAction,
     Label,
-    Save,
     Stage,
     check_decision,
     check_paused,
@@ -56,6 +55,7 @@ from mqtune.driver.writing.actions import (
 )
 from mqtune.driver.writing.heartbeat import Heartbeat
 from mqtune.driver.writing.ledger import Ledger
+from mqtune.driver.writing.orders import Save
 from mqtune.results.checkpoints import choose_checkpoint
 
 T = TypeVar("T")

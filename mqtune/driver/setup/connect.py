@@ -25,6 +25,7 @@ from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.definition import decode_definition
+from mqtune.core.entries import driver_events
 from mqtune.core.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -32,7 +33,7 @@ from mqtune.core.errors import (
     JournalGone,
     TrainableNotFound,
 )
-from mqtune.core.events import TrialStaged, driver_events
+from mqtune.core.events import TrialStaged
 from mqtune.core.machine import CHECKPOINTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.submission import DRIVER

@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
-from mqtune.core.events import busy_as
 from mqtune.core.keys import is_name
 from mqtune.core.priorities import MESSAGE_ORDER, MESSAGE_PRIORITIES, lists_of
 from mqtune.core.resources import queues_of
 from mqtune.core.timing import Timing
 from mqtune.core.trial import ENDS
+from mqtune.core.worker_info import busy_as
 from mqtune.journal import (
     Fleet,
     State,
@@ -36,7 +36,7 @@ from mqtune.services.shares.overview import busy_slots, shares_of
 from mqtune.services.shares.quotas import Quotas
 
 if TYPE_CHECKING:
-    from mqtune.core.events import WorkerInfo
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.services.shares.divider import Table
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from mqtune.core.tasks import is_task, task_in
 
 if TYPE_CHECKING:
-    from mqtune.core.events import WorkerInfo
     from mqtune.core.resources import Resources
     from mqtune.core.trial import TrialId
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.journal import Unclaimed
 
 #: The token under which the slots of held seats count as busy.

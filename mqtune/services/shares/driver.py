@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from mqtune.backends import Pool, SharedSession
 from mqtune.core.clock import Clock
-from mqtune.core.events import busy_as
 from mqtune.core.priorities import Priority
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Intent, Trial, TrialStatus
+from mqtune.core.worker_info import busy_as
 from mqtune.driver import Requeue, RunOptions
 from mqtune.driver.ports import DriverHost, DriverService
 from mqtune.results.experiments import duration

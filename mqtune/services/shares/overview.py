@@ -9,7 +9,7 @@ from mqtune.core.crews import register_of
 from mqtune.services.shares.divider import Table, entitlements, to_share
 
 if TYPE_CHECKING:
-    from mqtune.core.events import WorkerInfo
+    from mqtune.core.worker_info import WorkerInfo
 
 
 class ShareSummary(NamedTuple):

@@ -12,11 +12,12 @@ from fleets import impairment, worker
 
 from mqtune.cli import CAUSES, Inquiry, Place, Reason, runs_of
 from mqtune.client import ExperimentState
-from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
+from mqtune.core.events import START, AttemptStarted, TrialStaged
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal import Unclaimed
 
 ONE = TrialId("0001")

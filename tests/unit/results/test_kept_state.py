@@ -17,8 +17,10 @@ from book import ASHA, Book
 
 from mqtune import Results
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.events import decode_event, events_in_order
+from mqtune.core.entries import events_in_order
+from mqtune.core.events import decode_event
 from mqtune.core.experiment import STATE_FORM, Experiment
+from mqtune.core.labels import Labels
 from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     Action,
@@ -28,7 +30,6 @@ from mqtune.core.trial import (
     Decision,
     FurtherTask,
     Intent,
-    Labels,
     Report,
     Restart,
     SavedCheckpoint,
