@@ -1,15 +1,17 @@
-"""Lists the modules that name a feature outside the feature's own folder.
+"""The modules of mqtune that name a feature outside the feature's own folder.
 
 A module names a feature if an identifier, comment, docstring or text in it has one of the feature's words. Phrases that
-only look alike don't count. The lists of services don't count either, because they name each service once.
+only look alike don't count. The lists of services don't count either, because they name each service once. Lua scripts
+are counted apart.
 
-Run it to see each line: ``python tests/feature_names.py gangs``.
+To see each line: ``python tests/feature_names.py gangs``.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,10 +35,10 @@ FEATURES: Final = {
     # "Share" alone is usually a verb, or a fraction of a range, a GPU or a time. So it counts in phrases only.
     "shares": Words(
         r"(?i:quotas?(?![a-z])|(?<![a-z])demands?(?![a-z])|dividing driver|services[./]shares|larger share)"
-        r"|(?<![a-z])shares_o[fn]\b|Shares?(Summary|Keeper|\()|share_(table|memory|grace|turn)_s|look_at_shares"
-        r"|[Ee]xperiments share|its share for|\"share\"|share: (float \| None = None|float = option|weight)|share=2"
+        r"|(?<![a-z])shares_o[fn]\b|\bShare(s\(|Summary|Keeper)|share_(table|memory|grace|turn)_s|look_at_shares"
+        r"|[Ee]xperiments share (a|the) |its share for|\"share\"|share: (float \| None = None|float = option|weight)|share=2"
         r"|\bshares, quotas|experiment_share",
-        r"(?i:on demand|no real demand)",
+        r"(?i:on demand|no real demand|experiments share a panel)",
     ),
     # An address, a number or a connection is reused, too, and code before a crash.
     "reuse": Words(
@@ -49,7 +51,8 @@ FEATURES: Final = {
         r"(?i:services[./]recovery|journal_lost|on_restored?\b|(tell|take|self\._|keys\.)_?restored\b|\brestore\.lua"
         r"|\brestor\w+\W[^\n]{0,40}\b(journal|entries|experiment|lock|lost)\b"
         r"|\b(journal|entries|experiment|driver|lost)\b[^\n]{0,40}\brestor\w+)|\bRestored\b",
-        r"(?i:lost submission[^\n]*|(strategy|sampler|calls|event)[^\n]*restore[^\n]*)",
+        r"(?i:lost submission[^\n]*|(strategy|sampler|calls|event)[^\n]*restore[^\n]*|done = self._restored"
+        r"|experiment\.restore\(|restore the state of an experiment)",
     ),
     "packing": Words(r"(?i:(?<![a-z])(pack[-_]gpus?|strict[-_]gpu[-_]memory)(?![a-z])|services[./]packing)"),
 }
@@ -70,11 +73,17 @@ def naming_lines(feature: str, package: Path = PACKAGE) -> dict[str, list[tuple[
     return found
 
 
+def counts(names: Iterable[str]) -> tuple[int, int]:
+    """Return the number of modules, and of Lua scripts."""
+    endings = [Path(name).suffix for name in names]
+    return endings.count(".py"), endings.count(".lua")
+
+
 def main() -> None:
     """Print the lines of the given features, or the numbers of all."""
     for feature in FEATURES:
         found = naming_lines(feature)
-        modules, scripts = (sum(name.endswith(ending) for name in found) for ending in (".py", ".lua"))
+        modules, scripts = counts(found)
         print(f"{feature}: {modules} modules, {scripts} Lua scripts")
         if feature in sys.argv[1:]:
             for name, lines in found.items():

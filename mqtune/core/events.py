@@ -335,7 +335,7 @@ class AttemptEnded(_Body):
     #: Whether it failed because it ran longer than its ``timeout_s``. The trial is not retried then.
     outlived: bool = False
     cursor: Cursor | None = None
-    #: Why its process runs no further trial. Empty if it may, or if processes are not reused.
+    #: Why its process runs no further trial. Empty if it may.
     retired: str = ""
     #: Its use of the machine, see ``mqtune.core.usage``. It is empty if the attempt ended before the first sample.
     usage: Body = field(default_factory=dict)

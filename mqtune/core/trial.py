@@ -410,7 +410,7 @@ class Attempt:
         source: the trial that saved that checkpoint, if it is another trial.
         environment: the versions of Python, of the packages that the trainable has imported, and of its code.
         working_dir: with ``Process(working_dir="trial")``, its own folder on ``host``; else empty.
-        retired: with ``Process(reuse=True)``, why its process runs no further attempt; else empty.
+        retired: why its process runs no further attempt; else empty.
         usage: the resources that it used, by the names in docs/workers.md. Empty until it has ended.
         resources: its own resources, if they depend on the config; else None.
         further_tasks: its tasks after task 0. ``worker`` and the other single values are those of task 0.

@@ -59,6 +59,11 @@ class WorkerInfo:
         return [*dict.fromkeys(name for names in self.devices for name in names.split(",") if name)]
 
     @property
+    def busy_slots(self) -> int:
+        """The number of its slots with an attempt."""
+        return sum(count for count in self.busy.values() if type(count) is int)
+
+    @property
     def shared_gpus(self) -> int:
         """The number of GPUs that trials share by memory."""
         return len(self.gpu_names) if self.gpu_memory_gb and not self.gpus else 0

@@ -20,7 +20,6 @@ from mqtune.cli.fleet import (
     open_fleet,
     queues_of,
     runs_of,
-    shares_on,
     with_use,
 )
 from mqtune.cli.machine_use import sharing_of, short_use_text, usage_of, usage_text, use_text, uses_of, warning_of
@@ -50,7 +49,7 @@ from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS, Plots
 from mqtune.results.progress import updated_at
 from mqtune.results.results import Results
-from mqtune.services.shares.overview import ShareSummary, busy_slots
+from mqtune.services.shares.overview import ShareSummary, shares_on
 from mqtune.trainable.bundle import is_digest
 
 #: The most changed trials in one message.
@@ -516,7 +515,7 @@ def fleet_line(places: Places) -> Row:
             workers += fleet.workers()
     return {
         "workers": len(workers),
-        "busy": sum(map(busy_slots, workers)),
+        "busy": sum(info.busy_slots for info in workers),
         "slots": sum(info.slots for info in workers),
         "impaired": sum(bool(info.impairments) for info in workers),
     }

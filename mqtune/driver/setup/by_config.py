@@ -42,7 +42,7 @@ class ResourcesByConfig:
                 f"resources={self.name}: without a space there is no config to call the function with; give a space, "
                 f"or mqtune.Resources(gpus=…, cpus=…)"
             )
-        #: Number of slots of each trial. Experiments share a fleet in multiples of it.
+        #: Number of slots of each trial. A service that limits slots counts in multiples of it.
         self._slots = 0
         rng = random.Random(0)
         #: Distinct resources of the samples, smallest first.

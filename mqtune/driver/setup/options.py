@@ -75,6 +75,8 @@ class _Option(NamedTuple):
     keep: _Keep | None = None
 
 
+#: Options of ``RunOptions`` that a request may change.
+SETTABLE: Final = ("max_concurrent", "priority", "share", "preemptible", "journal_mb")
 _PLAIN: Final = _Option()
 #: The metadata of a field that is not written to the definition in this form.
 NOT_KEPT: Final = {"option": _Option(key=None)}

@@ -32,7 +32,7 @@ from mqtune.journal import (
 from mqtune.services.exporter.figures import Figure
 from mqtune.services.exporter.tail import Tail
 from mqtune.services.shares.demands import Demands
-from mqtune.services.shares.overview import busy_slots, shares_of
+from mqtune.services.shares.overview import shares_of
 from mqtune.services.shares.quotas import Quotas
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class FleetReader:
             for version, count in Counter(info.version for info in group).items():
                 yield "mqtune_queue_workers", count, (queue, version)
             yield "mqtune_queue_slots", sum(info.slots for info in group), (queue,)
-            yield "mqtune_queue_slots_busy", sum(map(busy_slots, group)), (queue,)
+            yield "mqtune_queue_slots_busy", sum(info.busy_slots for info in group), (queue,)
         wanted = {queue for demand in (table.demands if table is not None else ()) for queue in demand.queues}
         queues = sorted({queue for name in {*groups, *wanted} for queue in queues_of(name)} | self._queues)
         lists = [(queue, *pair) for queue in queues for pair in zip(MESSAGE_ORDER, lists_of(queue), strict=True)]

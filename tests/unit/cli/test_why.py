@@ -45,7 +45,7 @@ def experiment_of(seats: int) -> Experiment:
     found = Experiment("x", metric="loss", mode="min", max_failures=0)
     found.apply(TrialStaged(trial=ONE, attempt=1, config={}, at=1.0, cursor=START))
     for seat in range(seats):
-        begun = {"worker": f"w{seat}@h", "host": "h", "devices": [str(seat)], "at": 2.0, "queue": "q", "seat": seat}
+        begun = {"worker": f"w{seat}@h", "host": "h", "devices": [str(seat)], "at": 2.0, "queue": "q", "task": seat}
         found.apply(AttemptStarted(trial=ONE, attempt=1, **begun))
     return found
 
