@@ -36,6 +36,7 @@ FLOORS: Final = {
     "services": 4,
     "background": 4,
     "tuner": 4,
+    "user_loop": 4,
     "__main__": 5,
     "cli": 5,
     "testing": 5,
