@@ -30,8 +30,9 @@ from mqtune.core.trial import Report, TrialId
 from mqtune.driver.driver import STEP_S, Driver
 from mqtune.driver.setup.attach import attached
 from mqtune.driver.setup.by_config import AnyResources
-from mqtune.driver.setup.connect import Deployment, deployment_of
+from mqtune.driver.setup.connect import Deployment
 from mqtune.driver.setup.default_names import default_stem, release_folder
+from mqtune.driver.setup.deployments import deployment_of
 from mqtune.driver.setup.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.setup.options import ELSEWHERE, Checkpoints, Failures, Local, Process, RunOptions
 from mqtune.driver.setup.settings import KnownTrainable, Settings

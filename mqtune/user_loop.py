@@ -1,4 +1,4 @@
-"""The part of a tuner for scripts with a loop of their own: add, ask and tell trials, and read their reports."""
+"""The methods of a tuner for scripts with a loop of their own."""
 
 from __future__ import annotations
 
