@@ -16,7 +16,8 @@ def render(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return a Markdown table of the results, then a line for each measurement without any."""
     rows = [["work", "system", "median (min–max)", "runs"], ["---"] * 4, *_rows(lines)]
     notes = {
-        f"- {line['workload']}, {line['system']} ({line['variant']}): {line['status']}: {line['reason'].splitlines()[0]}"
+        f"- {line['workload']}, {line['system']} ({line['variant']}): {line['status']}: "
+        f"{line['reason'].splitlines()[0]}"
         for line in lines
         if line["status"] != "ok"
     }

@@ -64,8 +64,9 @@ def chances(net: dict[str, Any], x: Any) -> Any:
 
 if __name__ == "__main__":
     results = mqtune.Tuner(
-        train, CHANGES, metric="loss", mode="min", max_trials=4, searcher=mqtune.InitialPoints(START), seed=1, name="pbt",
-        scheduler=mqtune.PBT(4, CHANGES, seed=1), backend=os.environ.get("MQTUNE_BROKER") or mqtune.Local(slots=4),
+        train, CHANGES, metric="loss", mode="min", max_trials=4, searcher=mqtune.InitialPoints(START), seed=1,
+        name="pbt", scheduler=mqtune.PBT(4, CHANGES, seed=1),
+        backend=os.environ.get("MQTUNE_BROKER") or mqtune.Local(slots=4),
         checkpoints=mqtune.Checkpoints(sys.argv[1] if len(sys.argv) > 1 else None),
     ).run()  # fmt: skip
     for result in results:

@@ -1,7 +1,7 @@
 """Promotion-ASHA: trials pause at each rung, and the best ones continue on any free worker.
 
-Each trial is a softmax regression on scikit-learn's digits. Its state is a dict that Redis keeps, so the workers need no
-folder in common. At the end the script prints on which workers each trial ran.
+Each trial is a softmax regression on scikit-learn's digits. Its state is a dict that Redis keeps, so the workers need
+no folder in common. At the end the script prints on which workers each trial ran.
 
 Run it on this machine alone, with one worker: python examples/promotion.py. To see trials move, start two workers
 (two terminals with: mqtune worker --gpus 0 --slots 1), and give their broker with --broker URL or in $MQTUNE_BROKER.

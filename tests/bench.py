@@ -239,6 +239,7 @@ class Heir(NamedTuple):
 
 def _end_threads(driver: Driver) -> None:
     """Wait for the thread of a driver whose process is gone: it would write files behind its successor's back."""
+    # Closing the driver itself would also give up its lock.
     driver._callbacks.close()
 
 

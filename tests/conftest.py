@@ -45,12 +45,17 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     register_profiles()
+    # A profile by name looks for new examples.
+    if not config.getoption("--hypothesis-profile"):
+        leave_constants_out()
     if process := os.environ.get("PYTEST_XDIST_WORKER"):
         processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         config.pluginmanager.register(OwnShareFirst(int(process.removeprefix("gw")), processes))
 
 
 def register_profiles() -> None:
+    # Plugins of other libraries: Trio's costs each process a second, and no test uses it.
+    os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"
     # Bytecode may be written by now: pytest compiles this library anew in each process otherwise, which takes seconds.
     from hypothesis import settings
 
@@ -63,6 +68,18 @@ def register_profiles() -> None:
     # Many random examples: pytest --hypothesis-profile=thorough --timeout=0 tests/property
     settings.register_profile("thorough", settings.get_profile("explore"), max_examples=5_000)
     settings.load_profile("mqtune")
+
+
+def leave_constants_out() -> None:
+    """Have Hypothesis draw no constants from the modules that this process has imported.
+
+    They would make the examples of a test depend on the tests that ran before it in the same process, so a failure in
+    one run would not come back in the next. Reading them takes each process some seconds.
+    """
+    from hypothesis.internal.conjecture import providers
+
+    # There is no setting for it. What it returns is empty until it is called.
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_sessionstart() -> None:

@@ -1,4 +1,4 @@
-"""Takes the two pictures of docs/ui.md: python docs/_site/ui_pictures.py URL, of a page that `mqtune ui NAME` serves."""
+"""Takes the two pictures of docs/ui.md: python docs/_site/ui_pictures.py URL, where `mqtune ui NAME` serves URL."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tunes a script: each trial is a run of it, with the config as its arguments.
 
-train.py knows nothing of mqtune and prints its metrics; train_with_report.py calls mqtune.report. A trial that ASHA stops
-gets SIGTERM.
+train.py knows nothing of mqtune and prints its metrics; train_with_report.py calls mqtune.report. A trial that ASHA
+stops gets SIGTERM.
 
 Run it: python examples/script_trainable/tune_script.py, or with the other script:
 python examples/script_trainable/tune_script.py train_with_report.py

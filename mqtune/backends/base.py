@@ -44,9 +44,9 @@ class BackendSession(Protocol):
     ``AttemptStarted``, ``Journal.report`` for each batch of reports, ``Journal.renew`` before the lease expires, and
     ``Journal.end`` with an ``AttemptEnded`` after all its processes have exited. A refused claim is not run. The
     answers to ``report`` and ``renew`` have the driver's intents, such as "stop" or "pause". "fenced" means that the
-    attempt no longer counts and must be killed. An attempt that exceeds its ``timeout_s`` ends as FAILED, with the error
-    type "AttemptTimeout" and ``outlived``. ``mqtune.journal.base`` has the details, and ``examples/extensions`` a backend
-    of threads.
+    attempt no longer counts and must be killed. An attempt that exceeds its ``timeout_s`` ends as FAILED, with the
+    error type "AttemptTimeout" and ``outlived``. ``mqtune.journal.base`` has the details, and ``examples/extensions`` a
+    backend of threads.
 
     **Threads.** The driver calls all methods from one thread and waits for them, so none may block for long.
 
@@ -143,8 +143,8 @@ class TakesResources(Protocol):
     def asks(self, trial: TrialId, attempt: int, resources: Resources) -> None:
         """Note the resources of a staged attempt, before it is published.
 
-        From now on, slots with these resources count in ``slots``. It is also called for attempts that an earlier driver
-        has staged.
+        From now on, slots with these resources count in ``slots``. It is also called for attempts that an earlier
+        driver has staged.
         """
 
 

@@ -124,10 +124,10 @@ class QueueBackend(ABC):
     It publishes attempts to their queues. Publishing is idempotent, because only one claim of an attempt is ever
     granted. If a message is lost, the driver publishes the attempt again.
 
-    Slots of several shapes may fit. A task is published to the queue of the smallest shape with a slot that no other task
-    of this experiment uses. If another experiment takes that slot, or its worker leaves, while another shape has a free
-    slot, ``queued`` leaves the task out. Then the driver publishes it to that shape's queue, too, and the first worker
-    to claim it runs it. ``placement`` defines the tasks of an attempt.
+    Slots of several shapes may fit. A task is published to the queue of the smallest shape with a slot that no other
+    task of this experiment uses. If another experiment takes that slot, or its worker leaves, while another shape has a
+    free slot, ``queued`` leaves the task out. Then the driver publishes it to that shape's queue, too, and the first
+    worker to claim it runs it. ``placement`` defines the tasks of an attempt.
 
     Args:
         broker: the same server, as a URL.
@@ -367,7 +367,8 @@ class QueueBackend(ABC):
             return f"{asked}: no worker is connected; start one with `mqtune worker{brings} --broker …`"
         named = sorted(((name, crew, offer) for crew, offer in self._crews for name in crew.names), key=itemgetter(0))
         offers = "; ".join(
-            f"{name}: {crew.slots} × {offer}, mqtune {crew.version}{f', {note}' if (note := crew.notes.get(name)) else ''}"
+            f"{name}: {crew.slots} × {offer}, mqtune "
+            f"{crew.version}{f', {note}' if (note := crew.notes.get(name)) else ''}"
             for name, crew, offer in named[:_SHOWN_WORKERS]
         )
         more = sum(crew.workers for crew, _ in self._crews) - _SHOWN_WORKERS

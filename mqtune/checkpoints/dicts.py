@@ -59,7 +59,8 @@ def decode_dict(data: bytes) -> tuple[State, Counters]:
         ) from None
     if not is_version(version, _VERSION):
         raise CheckpointVersionError(
-            f"a checkpoint in Redis has version {reprlib.repr(version)}; this mqtune reads version {_VERSION}: upgrade it"
+            f"a checkpoint in Redis has version {reprlib.repr(version)}; this mqtune reads version {_VERSION}: upgrade "
+            "it"
         )
     if type(body) is not bytes or type(checksum) is not int or zlib.crc32(body) != checksum:
         raise CheckpointBroken(f"a checkpoint in Redis has {len(data):,} bytes that don't match their checksum")

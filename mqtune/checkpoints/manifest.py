@@ -99,8 +99,8 @@ class Manifest:
             stored = json.loads(data)
             if not is_version(stored["version"], _VERSION):
                 raise CheckpointVersionError(
-                    f"checkpoint {id} has a manifest of version {reprlib.repr(stored['version'])} ({where}); this mqtune, "
-                    f"{__version__}, reads version {_VERSION}: upgrade it"
+                    f"checkpoint {id} has a manifest of version {reprlib.repr(stored['version'])} ({where}); this "
+                    f"mqtune, {__version__}, reads version {_VERSION}: upgrade it"
                 )
             body, expected = stored["checkpoint"], stored["sha256"]
             if (seal := _seal(body)) != expected:
@@ -208,7 +208,8 @@ def arriving(manifest: Manifest, target: Path) -> Iterator[Arrival]:
     """
     if os.path.lexists(target):
         raise ConfigurationError(
-            f"checkpoint {manifest.id} can't be copied to {os.fspath(target)!r}, which already exists: name a new folder"
+            f"checkpoint {manifest.id} can't be copied to {os.fspath(target)!r}, which already exists: name a new "
+            "folder"
         )
     parent, name = os.path.split(os.path.abspath(target))
     aside = os.path.join(parent, f".{name}.{token()}")

@@ -28,8 +28,8 @@ def open_store(url: str) -> CheckpointStore:
     """Return the checkpoint store at *url*, without making, reading or writing it.
 
     A path or ``file://…`` is a folder. If an installed package has an entry point for the scheme, in the group
-    ``mqtune.checkpoint_stores``, that package opens the URL. Any other URL is opened with fsspec, whose credentials come
-    from its own settings or those of the protocol's driver.
+    ``mqtune.checkpoint_stores``, that package opens the URL. Any other URL is opened with fsspec, whose credentials
+    come from its own settings or those of the protocol's driver.
 
     Raises:
         ConfigurationError: the URL is empty, nothing here opens it, or two packages do.
@@ -47,8 +47,8 @@ def open_store(url: str) -> CheckpointStore:
     if (known := protocols()) and scheme not in known:
         raise ConfigurationError(
             f"the place for checkpoints is {without_secrets(place)!r}, but nothing installed for {myself()} opens "
-            f"{scheme}:// URLs; known are {', '.join(schemes())}. Install, on every machine of the experiment, a package "
-            f"that has an entry point {scheme!r} in the group {STORES!r}, or name another place"
+            f"{scheme}:// URLs; known are {', '.join(schemes())}. Install, on every machine of the experiment, a "
+            f"package that has an entry point {scheme!r} in the group {STORES!r}, or name another place"
         )
     return FsspecStore(place, name=name)
 
@@ -151,8 +151,8 @@ def _open_installed(entry: EntryPoint, url: str) -> CheckpointStore:
         ) from error
     if not isinstance(store, CheckpointStore):
         raise ConfigurationError(
-            f"{_package_of(entry)} opened {without_secrets(url)} as {type(store).__name__}; an entry point in {STORES!r} "
-            "must return a mqtune.checkpoints.CheckpointStore"
+            f"{_package_of(entry)} opened {without_secrets(url)} as {type(store).__name__}; an entry point in "
+            f"{STORES!r} must return a mqtune.checkpoints.CheckpointStore"
         )
     return store
 

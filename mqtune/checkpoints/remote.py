@@ -95,8 +95,8 @@ class FsspecStore(CheckpointStore):
             ) from None
         except ValueError as error:
             raise ConfigurationError(
-                f"the place for checkpoints is {self.describe()!r}, which fsspec can't open: {error}; name a folder, or a "
-                "URL such as s3://bucket/folder"
+                f"the place for checkpoints is {self.describe()!r}, which fsspec can't open: {error}; name a folder, "
+                "or a URL such as s3://bucket/folder"
             ) from None
         except Exception as error:
             raise self._unavailable("open", error) from error
@@ -167,8 +167,8 @@ class FsspecStore(CheckpointStore):
             self._files.put_file(file.place, place)
         if status_of(file) != before:
             raise ConfigurationError(
-                f"checkpoint: {file.place!r} changed while it was saved; don't change a checkpoint's folder until report() "
-                "returns"
+                f"checkpoint: {file.place!r} changed while it was saved; don't change a checkpoint's folder until "
+                "report() returns"
             )
         return StoredFile(file.path, size, xxh3, file.executable)
 

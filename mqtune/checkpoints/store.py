@@ -133,9 +133,9 @@ class CheckpointStore(ABC):
         """Save the folder *source* as checkpoint *id*. Return the size of its files in bytes.
 
         Nested and empty folders, empty files, any UTF-8 name and the owner's permission to execute are preserved. Times
-        and owners are not. A link is saved as its target, a file that must be inside *source*. *source* stays unchanged,
-        but a folder from ``staging`` may be gone afterwards. After an error, or if the process is told to end before
-        ``save`` returns, the checkpoint does not exist. Saving the same content again does nothing.
+        and owners are not. A link is saved as its target, a file that must be inside *source*. *source* stays
+        unchanged, but a folder from ``staging`` may be gone afterwards. After an error, or if the process is told to
+        end before ``save`` returns, the checkpoint does not exist. Saving the same content again does nothing.
 
         Args:
             source: the folder. Nothing may write to it during the call.
@@ -245,8 +245,8 @@ def check_id(id: str) -> None:  # noqa: A002
     """
     if not is_id(id):
         raise ConfigurationError(
-            f"{id!r} can't be the id of a checkpoint; ids have 1 to 200 characters from A-Z a-z 0-9 . _ - and begin with "
-            "a letter or digit"
+            f"{id!r} can't be the id of a checkpoint; ids have 1 to 200 characters from A-Z a-z 0-9 . _ - and begin "
+            "with a letter or digit"
         )
 
 
@@ -258,8 +258,8 @@ def is_id(name: str) -> bool:
 def gone(id: CheckpointId, place: str) -> CheckpointGone:  # noqa: A002
     """Return the error for a checkpoint that is not in the store at *place*."""
     return CheckpointGone(
-        f"checkpoint {id} is not in {place}: it was deleted, or never saved there; start from another one, or keep more "
-        "checkpoints"
+        f"checkpoint {id} is not in {place}: it was deleted, or never saved there; start from another one, or keep "
+        "more checkpoints"
     )
 
 
@@ -314,8 +314,8 @@ def checked_name(mark: bytes | None, expected: str, place: str) -> str:
         CheckpointVersionError: a later version of mqtune made the store.
     """
     share = (
-        "every machine must reach the same store under the same name: mount the shared folder there, or use a store that "
-        "all machines reach, such as s3://…"
+        "every machine must reach the same store under the same name: mount the shared folder there, or use a store "
+        "that all machines reach, such as s3://…"
     )
     if mark is None:
         raise StoreUnavailable(f"{myself()} finds no checkpoint store at {place}, which the driver made; {share}")
@@ -324,8 +324,8 @@ def checked_name(mark: bytes | None, expected: str, place: str) -> str:
         version, name = read["version"], read["name"]
     except (ValueError, TypeError, KeyError):
         raise StoreUnavailable(
-            f"{myself()} can't read {MARK} of the checkpoint store at {place}, which has {mark[:100]!r}; remove that store "
-            "or use another place"
+            f"{myself()} can't read {MARK} of the checkpoint store at {place}, which has {mark[:100]!r}; remove that "
+            "store or use another place"
         ) from None
     if not is_version(version, _VERSION):
         raise CheckpointVersionError(

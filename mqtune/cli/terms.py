@@ -107,7 +107,8 @@ def _parts(text: str) -> list[str]:
             parts[-1] += char
     if opened or is_quoted:
         raise click.UsageError(
-            f"{text!r} has a {'quote' if is_quoted else repr(opened[-1])} that is not closed; close it, or write a JSON "
+            f"{text!r} has a {'quote' if is_quoted else repr(opened[-1])} that is not closed; close it, or write a "
+            "JSON "
             'object, whose texts may have it: \'{"name": "a(,"}\''
         )
     return parts

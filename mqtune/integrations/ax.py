@@ -168,8 +168,8 @@ class AxSearcher(ModelSearcher[_AxRecord]):
     def __init__(self, strategy: Any = "fast", *, seed: int | None = None) -> None:
         if strategy not in METHODS and not isinstance(strategy, GenerationStrategy | Client):
             raise ConfigurationError(
-                f"AxSearcher: strategy={strategy!r:.80} is neither one of {', '.join(METHODS)} nor a GenerationStrategy or a "
-                "Client of Ax"
+                f"AxSearcher: strategy={strategy!r:.80} is neither one of {', '.join(METHODS)} nor a "
+                "GenerationStrategy or a Client of Ax"
             )
         super().__init__(seed)
         self._given = strategy if isinstance(strategy, Client) else None
@@ -213,14 +213,16 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         if self._given is not None:
             if objective.constraints:
                 raise ConfigurationError(
-                    f"AxSearcher: a Client has outcome constraints of its own; leave {shown} out of metric=, or the Client"
+                    f"AxSearcher: a Client has outcome constraints of its own; leave {shown} out of metric=, or the "
+                    "Client"
                 )
             check_objective(objective, self._given)
             return
         self._constrained = list(dict.fromkeys(constraint.metric for constraint in objective.constraints))
         if objective.is_single and objective.metrics[0] in self._constrained:
             raise ConfigurationError(
-                f"AxSearcher: {shown}: there is a bound on {objective}, the one metric that is optimised, which Ax refuses"
+                f"AxSearcher: {shown}: there is a bound on {objective}, the one metric that is optimised, which Ax "
+                "refuses"
             )
 
     @property
@@ -460,8 +462,9 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         missing = [metric for metric in self._constrained if not is_number(trial.last_metrics.get(metric))]
         if missing and trial.reports:
             raise ConfigurationError(
-                f"AxSearcher: there are constraints on {names_in_words(self._constrained)}, but trial {trial.id} has completed without a "
-                f"report that has {missing[0]!r} and all optimised metrics; its last report has {', '.join(sorted(trial.last_metrics))}"
+                f"AxSearcher: there are constraints on {names_in_words(self._constrained)}, but trial {trial.id} has "
+                f"completed without a report that has {missing[0]!r} and all optimised metrics; its last report has "
+                f"{', '.join(sorted(trial.last_metrics))}"
             )
 
     def _tell(self, record: _AxRecord, status: TrialStatus) -> None:
@@ -491,7 +494,8 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         """
         if (strategy := arguments.get("strategy", METHODS[0])) not in METHODS:
             raise ConfigurationError(
-                f"the searcher had the generation strategy {strategy}, which only your code can make: give searcher=AxSearcher(…)"
+                f"the searcher had the generation strategy {strategy}, which only your code can make: give "
+                "searcher=AxSearcher(…)"
             )
         return super().from_arguments(arguments)
 

@@ -287,7 +287,8 @@ class _AxLoop:
         if missing and record.status is TrialStatus.COMPLETED and not is_by_hand:
             raise MetricMissing(
                 f"run_client: no trial has reported {missing[0]!r}; trial {record.id}, which has completed, reported "
-                f"{', '.join(sorted(had)) or 'nothing'}: correct the name in configure_optimization(…), or in the trainable"
+                f"{', '.join(sorted(had)) or 'nothing'}: correct the name in configure_optimization(…), or in the "
+                "trainable"
             )
 
     def _save(self) -> None:

@@ -124,7 +124,8 @@ class AxEarlyStopping(Scheduler):
         unknown = [name for name in _metrics_of(self._strategy) if name not in objective.metrics]
         if unknown:
             raise ConfigurationError(
-                f"AxEarlyStopping: metric_signatures={unknown!r} of the strategy are not among the metrics of the experiment, {objective}"
+                f"AxEarlyStopping: metric_signatures={unknown!r} of the strategy are not among the metrics of the "
+                f"experiment, {objective}"
             )
 
     def bind(self, metric: str, mode: str) -> None:

@@ -404,7 +404,8 @@ class MqtuneMetric(MapMetric):
         runner = trial.runner
         if not isinstance(runner, MqtuneRunner):
             raise ConfigurationError(
-                f"metric {self.name} needs trials of an MqtuneRunner, but the runner of trial {trial.index} is {runner!r}"
+                f"metric {self.name} needs trials of an MqtuneRunner, but the runner of trial {trial.index} is "
+                f"{runner!r}"
             )
         return [
             DataRow(trial.index, arm, self.name, self.signature, value, math.nan, step=step)

@@ -51,8 +51,8 @@ def check_alike(space: Space, client: Client) -> None:
     differing = [name for name in sorted(names) if not _is_alike(theirs.get(name), space.domains.get(name))]
     if differing:
         raise ConfigurationError(
-            f"AxSearcher: the Client is of another space than the Tuner's: {', '.join(differing)} differ; give the Tuner "
-            "mqtune.integrations.ax_space.space_of(client)"
+            f"AxSearcher: the Client is of another space than the Tuner's: {', '.join(differing)} differ; give the "
+            "Tuner mqtune.integrations.ax_space.space_of(client)"
         )
 
 
@@ -87,6 +87,6 @@ def check_objective(objective: Objective, client: Client) -> None:
     modes = {name: "max" if weight > 0 else "min" for name, weight in theirs.metric_weights}
     if theirs.is_scalarized_objective or modes != dict(zip(objective.metrics, objective.modes, strict=True)):
         raise ConfigurationError(
-            f"AxSearcher: the Client maximises {theirs.expression!r}, and the Tuner goes by {objective}; give both the same "
-            "metrics, and report a sum as a metric of its own"
+            f"AxSearcher: the Client maximises {theirs.expression!r}, and the Tuner goes by {objective}; give both the "
+            "same metrics, and report a sum as a metric of its own"
         )

@@ -12,8 +12,8 @@ try:
     from keras.callbacks import BackupAndRestore, Callback
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(
-        f"keras can't be imported ({error}); {install_command('keras')} and a backend, and set KERAS_BACKEND to its name: "
-        "tensorflow (Keras's default), torch or jax"
+        f"keras can't be imported ({error}); {install_command('keras')} and a backend, and set KERAS_BACKEND to its "
+        "name: tensorflow (Keras's default), torch or jax"
     ) from error
 
 

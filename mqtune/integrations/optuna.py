@@ -55,9 +55,9 @@ _SUGGESTIONS: Final = 25
 _SAMPLES: Final = 1000
 #: TPE's share of random configs once trials are stopped early: BOHB's "random fraction".
 _AT_RANDOM: Final = 1 / 3
-#: The share of configs with random choices, in spaces with conditions. Without it, choices whose trials learn slowly are
-#: given up before a good config is seen. In tests with 1/3, 1/2, 2/3 and 1, lower shares lost a slow model, and 1 wasted
-#: trials on bad choices.
+#: The share of configs with random choices, in spaces with conditions. Without it, choices whose trials learn slowly
+#: are given up before a good config is seen. In tests with 1/3, 1/2, 2/3 and 1, lower shares lost a slow model, and 1
+#: wasted trials on bad choices.
 _CHOICES_AT_RANDOM: Final = 2 / 3
 #: Samplers that depend on trials and random numbers alone.
 _MEMORYLESS: Final = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
@@ -144,7 +144,8 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
     """
 
     kind = "optuna"
-    #: How long a resumed driver asks a sampler again, in seconds, so that its seed counts. The driver's lock lasts 20 s.
+    #: How long a resumed driver asks a sampler again, in seconds, so that its seed counts. The driver's lock lasts 20
+    #: s.
     replay_limit_s = 10.0
 
     @with_hints(OF_OBJECTIVE, {})
@@ -309,7 +310,8 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
             with contextlib.suppress(SpaceError):
                 return domain.check(shown.to_value(param))
         raise ConfigurationError(
-            f"{sampler} suggested {path}={param!r}, which is not in {domain}; give it values of that, as samplers see it: {wanted}"
+            f"{sampler} suggested {path}={param!r}, which is not in {domain}; give it values of that, as samplers see "
+            f"it: {wanted}"
         )
 
     def _new_at_random(self) -> _OptunaRecord | None:

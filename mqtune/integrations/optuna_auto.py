@@ -50,7 +50,8 @@ class AutoSearcher(OptunaSearcher):
         """
         if arguments:
             raise ConfigurationError(
-                "AutoSampler is code that OptunaHub downloads, and only your script may request that: give searcher='auto'"
+                "AutoSampler is code that OptunaHub downloads, and only your script may request that: give "
+                "searcher='auto'"
             )
         return cls()
 

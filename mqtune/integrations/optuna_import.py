@@ -111,7 +111,8 @@ def stored_study(storage: str | Path) -> optuna.Study:
         raise ConfigurationError(f"{shown} has no study of Optuna")
     if len(names) > 1:
         raise ConfigurationError(
-            f"{shown} has {len(names)} studies: {', '.join(names)}; give one: optuna.load_study(study_name=…, storage=…)"
+            f"{shown} has {len(names)} studies: {', '.join(names)}; give one: optuna.load_study(study_name=…, "
+            "storage=…)"
         )
     return optuna.load_study(study_name=names[0], storage=opened)
 
@@ -135,7 +136,8 @@ def goal_of(study: optuna.Study) -> tuple[str, str]:
     """
     if len(study.directions) > 1:
         raise ConfigurationError(
-            f"study {study.study_name} has {len(study.directions)} objectives; mqtune can learn only from a study with one"
+            f"study {study.study_name} has {len(study.directions)} objectives; mqtune can learn only from a study with "
+            "one"
         )
     modes = {direction: mode for mode, direction in DIRECTIONS.items()}
     return (study.metric_names or [""])[0], modes[study.direction]

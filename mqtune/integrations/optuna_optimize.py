@@ -351,7 +351,8 @@ class StudyTrials:
         self._running.pop(trial, None)
         self._ended.add(trial)
         if isinstance(self.study.sampler, BruteForceSampler):
-            # This sampler may stop the study before running trials have asked for all parameters. Its last verdict counts.
+            # This sampler may stop the study before running trials have asked for all parameters. Its last verdict
+            # counts.
             unstop(self.study)
         ended = self.study.tell(handle, values, state, skip_if_finished=True)
         if ended.state is not TrialState.FAIL:

@@ -139,8 +139,8 @@ class StudyView:
         if name in STUDY:
             return _ask("study", name=name)
         raise AttributeError(
-            f"an objective on a worker has no study.{name}: the study is in the driver's process; available here are study_name, "
-            f"directions, stop(), {', '.join(sorted(STUDY))}"
+            f"an objective on a worker has no study.{name}: the study is in the driver's process; available here are "
+            f"study_name, directions, stop(), {', '.join(sorted(STUDY))}"
         )
 
 
@@ -162,14 +162,15 @@ class OwnAttributes:
     def _own(self, trial_id: int) -> WorkerTrial:
         if trial_id != self._id:
             raise KeyError(
-                f"an objective on a worker has only the attributes of its own trial, and not those of trial id {trial_id}"
+                "an objective on a worker has only the attributes of its own trial, and not those of trial id "
+                f"{trial_id}"
             )
         return self._trial
 
     def __getattr__(self, name: str) -> object:
         raise AttributeError(
-            f"an objective on a worker has no trial.storage.{name}: the storage is in the driver's process; available here are "
-            "set_trial_user_attr, set_trial_system_attr and get_trial_system_attrs, for its own trial"
+            f"an objective on a worker has no trial.storage.{name}: the storage is in the driver's process; available "
+            "here are set_trial_user_attr, set_trial_system_attr and get_trial_system_attrs, for its own trial"
         )
 
 
@@ -281,7 +282,8 @@ class WorkerTrial(Trial):
             self._took.append([name, text, value])
             if not self._ahead:
                 self._params[name] = distribution.to_external_repr(value)
-                # Usually the objective asks for no more, and computes for long. Samplers should know the parameters now.
+                # Usually the objective asks for no more, and computes for long. Samplers should know the parameters
+                # now.
                 self.tell(TOOK)
         else:
             # The objective asks for other parameters than the previous one.

@@ -276,8 +276,8 @@ class SyneTuneScheduler(Scheduler):
         if not dict(zip(wanted.metrics, wanted.modes, strict=True)).items() <= known.items():
             shown = " and ".join(f"metric={name!r}, mode={known_mode!r}" for name, known_mode in known.items())
             raise ConfigurationError(
-                f"SyneTuneScheduler: {self._name} goes by {shown}, and the Tuner by metric={wanted.metric!r}, mode={wanted.mode!r}; "
-                "give both the same"
+                f"SyneTuneScheduler: {self._name} goes by {shown}, and the Tuner by metric={wanted.metric!r}, "
+                f"mode={wanted.mode!r}; give both the same"
             )
         super().bind(metric, mode)
         self._metrics = names

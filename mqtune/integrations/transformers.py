@@ -44,7 +44,8 @@ class MqtuneCallback(TrainerCallback):
         """Check that evaluations are enabled."""
         if args.eval_strategy == "no":
             raise ConfigurationError(
-                "MqtuneCallback reports evaluations, but eval_strategy='no' makes none; give TrainingArguments(eval_strategy='epoch')"
+                "MqtuneCallback reports evaluations, but eval_strategy='no' makes none; give "
+                "TrainingArguments(eval_strategy='epoch')"
             )
         self._is_training = True
 

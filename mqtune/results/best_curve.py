@@ -14,7 +14,8 @@ _MARGIN: Final = 14
 _MOST_STEPS: Final = 1_000
 _SVG: Final = (
     '<svg viewBox="0 0 {width} {height}" style="max-width:{width}px;width:100%;font:11px monospace" role="img">'
-    '<g fill="currentColor"><text x="0" y="11">{title}</text><text x="{width}" y="{bottom}" text-anchor="end">{end}</text></g>'
+    '<g fill="currentColor"><text x="0" y="11">{title}</text><text x="{width}" y="{bottom}" '
+    'text-anchor="end">{end}</text></g>'
     '<polyline points="{points}" fill="none" stroke="#2a9d5c" stroke-width="2"/></svg>'
 )
 

@@ -309,8 +309,8 @@ class PromotionASHA(RungHalving[Climb]):
         self._has_cost = self._has_cost or is_valid
         if not self._has_cost:
             raise ConfigurationError(
-                f"{self._name}: report {report.sequence} of trial {report.trial} has no number of at least 0 for the cost "
-                f"{self._cost!r}; it has {names_in_words(report.metrics)}"
+                f"{self._name}: report {report.sequence} of trial {report.trial} has no number of at least 0 for the "
+                f"cost {self._cost!r}; it has {names_in_words(report.metrics)}"
             )
         return is_valid
 

@@ -150,8 +150,8 @@ def _domains(mutations: object, prefix: _Path) -> Iterator[tuple[_Path, Domain]]
         else:
             raise ConfigurationError(
                 f"PBT: hyperparam_mutations[{'/'.join(path)!r}]={value!s} is nothing to draw from; "
-                "give a domain such as mqtune.uniform(0, 1), or a list of values; where the entries of a choice have domains, name "
-                "those: {'optimizer': {'lr': mqtune.uniform(0, 1)}}"
+                "give a domain such as mqtune.uniform(0, 1), or a list of values; where the entries of a choice have "
+                "domains, name those: {'optimizer': {'lr': mqtune.uniform(0, 1)}}"
             )
 
 

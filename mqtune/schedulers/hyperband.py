@@ -154,7 +154,8 @@ class HyperBand(Halving[_Member]):
         self._brackets = optional_count("brackets", brackets, 1)
         if self._brackets is not None and self._brackets > self._highest + 1:
             raise ConfigurationError(
-                f"{self._name}: brackets={brackets!r} is too large; with this max_t and grace_period, give at most {self._highest + 1}"
+                f"{self._name}: brackets={brackets!r} is too large; with this max_t and grace_period, give at most "
+                f"{self._highest + 1}"
             )
         self._opened = 0
         self._open: _Bracket | None = None

@@ -167,7 +167,8 @@ class TimedScheduler(Scheduler, Generic[P]):
             )
         if isinstance(time, bool) or not isinstance(time, Real) or not math.isfinite(time):
             raise ConfigurationError(
-                f"{self._name}: {_place(report)} has {self._time_attr}={name_in_words(time)}, which is not a finite number"
+                f"{self._name}: {_place(report)} has {self._time_attr}={name_in_words(time)}, which is not a finite "
+                "number"
             )
         return int(time) if isinstance(time, Integral) else float(time)
 

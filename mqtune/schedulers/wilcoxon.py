@@ -103,8 +103,8 @@ class WilcoxonStopping(TimedScheduler["_Values"]):
         task = time if self._paired_by == ITERATION else report.metrics.get(self._paired_by)
         if not isinstance(task, str | int | float):
             raise ConfigurationError(
-                f"{self._name}: report {report.sequence} of trial {report.trial} has {self._paired_by}={task!r}, which names no task; "
-                "give a text or a number"
+                f"{self._name}: report {report.sequence} of trial {report.trial} has {self._paired_by}={task!r}, which "
+                "names no task; give a text or a number"
             )
         return task
 

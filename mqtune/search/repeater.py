@@ -141,7 +141,8 @@ class Repeater(Searcher):
         super().check_objective(objective)
         if objective.constraints and self.adaptive:
             raise ConfigurationError(
-                f"Repeater: {type(self._given).__name__} learns only the mean of {objective}, and nothing about the bound "
+                f"Repeater: {type(self._given).__name__} learns only the mean of {objective}, and nothing about the "
+                "bound "
                 f"{' and '.join(map(str, objective.constraints))}; leave that out of metric=, or give Repeater no model"
             )
 
@@ -215,8 +216,8 @@ class Repeater(Searcher):
     def _begin_group(self, config: Config) -> _Repetitions:
         if fingerprint(config) != fingerprint(self._with_first_value(config)):
             raise ConfigurationError(
-                f"Repeater: {type(self._searcher).__name__} proposes {config!r}, from a space of its own; give it one in which "
-                f"{self._over!r} is the constant {self._values[0]!r}, or none"
+                f"Repeater: {type(self._searcher).__name__} proposes {config!r}, from a space of its own; give it one "
+                f"in which {self._over!r} is the constant {self._values[0]!r}, or none"
             )
         left = deque(self._with_value(config, value) for value in self._values)
         group = _Repetitions(config, left, len(left))

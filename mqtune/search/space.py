@@ -514,8 +514,8 @@ class Space:
         if not is_sampled:
             return SpaceError(f"the constraint {self.constraint} refuses {config!r}")
         return SpaceError(
-            f"the constraint {self.constraint} allows none of {_MOST_SAMPLES:,} sampled configs, the last of which was {config!r}; "
-            "give narrower domains, of which the constraint allows a larger part"
+            f"the constraint {self.constraint} allows none of {_MOST_SAMPLES:,} sampled configs, the last of which was "
+            f"{config!r}; give narrower domains, of which the constraint allows a larger part"
         )
 
 

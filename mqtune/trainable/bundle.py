@@ -137,7 +137,8 @@ def check_key(key: str, wanted_by: str) -> None:
     if len(key) < FEWEST_KEY_CHARS:
         problem = f"has {len(key)} letters, and needs {FEWEST_KEY_CHARS}" if key else "is not set"
         raise ConfigurationError(
-            f"{wanted_by} needs {KEY_VARIABLE}, the key by which workers recognise drivers that may send code; it {problem}: set it to "
+            f"{wanted_by} needs {KEY_VARIABLE}, the key by which workers recognise drivers that may send code; it "
+            f"{problem}: set it to "
             "the same value for drivers and workers, for example to the output of `openssl rand -hex 32`"
         )
 
@@ -166,8 +167,8 @@ class CodeKeys:
         """
         if self._is_mixed:
             raise ConfigurationError(
-                f"{wanted_by} needs {KEY_VARIABLE}, in which some keys have no pattern of names, or two have the same: give one key, or "
-                "'team-a-*=KEY,team-b-*=KEY'"
+                f"{wanted_by} needs {KEY_VARIABLE}, in which some keys have no pattern of names, or two have the same: "
+                "give one key, or 'team-a-*=KEY,team-b-*=KEY'"
             )
         for key in self._keys.values():
             check_key(key, wanted_by)

@@ -139,8 +139,8 @@ def cell_of(trainable: object) -> Cell | None:
                 "; or write the whole cell to a file: %%writefile train.py at its top, and then `from train import …`"
             )
         raise TrainableStays(
-            f"trainable {name!r} is sent to workers as source, but some values that it uses can't be sent: {'; '.join(writer.problems)}. "
-            f"{ways_out}"
+            f"trainable {name!r} is sent to workers as source, but some values that it uses can't be sent: "
+            f"{'; '.join(writer.problems)}. {ways_out}"
         )
     return Cell(
         spec, f"{module}.py", writer.text.encode(), _code_root_of(trainable, writer), writer.script, writer.values
@@ -410,7 +410,8 @@ class _Writer:
         )
         if holder is None:
             raise NoSource(
-                f"a function whose module {names.get('__name__')!r} is not imported: define it in a file, and import that"
+                f"a function whose module {names.get('__name__')!r} is not imported: define it in a file, and import "
+                "that"
             )
         if _value_at(names, path) is value and not self.is_made_late(value):
             return self._reference(value, FunctionType)

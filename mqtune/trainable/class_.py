@@ -168,13 +168,13 @@ def check_reusable(trainable: object) -> None:
     """
     if not isinstance(trainable, type):
         raise ConfigurationError(
-            f"reuse=True needs a class with a reset_config method, and {trainable!r} is not a class; leave reuse out, or write a "
-            "subclass of mqtune.Trainable whose setup does the work that all trials of a process share"
+            f"reuse=True needs a class with a reset_config method, and {trainable!r} is not a class; leave reuse out, "
+            "or write a subclass of mqtune.Trainable whose setup does the work that all trials of a process share"
         )
     if not _defines(trainable, "reset_config"):
         raise ConfigurationError(
-            f"reuse=True: {trainable.__name__} has no reset_config(self, config); give it one that returns True when the "
-            "instance is as setup would leave it, or leave reuse out"
+            f"reuse=True: {trainable.__name__} has no reset_config(self, config); give it one that returns True when "
+            "the instance is as setup would leave it, or leave reuse out"
         )
 
 

@@ -25,8 +25,8 @@ def script(written: str, name: str) -> ModuleType:
             return main_module.execute_file(path)
     except FileNotFoundError as error:
         error.add_note(
-            f"The trainable runs with a copy of its code in {path.parent}, without other files: give Process(bundle='.'), "
-            "which brings all files of that folder, or an absolute path"
+            f"The trainable runs with a copy of its code in {path.parent}, without other files: give "
+            "Process(bundle='.'), which brings all files of that folder, or an absolute path"
         )
         raise
 

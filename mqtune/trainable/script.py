@@ -191,8 +191,8 @@ class ScriptRun:
             )
         except OSError as error:
             raise ConfigurationError(
-                f"script {self._path} can't be started: {error}; check that its first line names its interpreter, such as #!/bin/sh; "
-                "if its config is too long for a command line, use Process(pass_config='json')"
+                f"script {self._path} can't be started: {error}; check that its first line names its interpreter, such "
+                "as #!/bin/sh; if its config is too long for a command line, use Process(pass_config='json')"
             ) from None
         finally:
             os.close(output)

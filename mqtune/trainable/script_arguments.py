@@ -89,7 +89,8 @@ class Script:
         reader_of(self.metrics)
         if not are_items(self.items):
             raise ConfigurationError(
-                f"command has more than {_MOST_ITEMS:,} items or {_MOST_CHARS:,} characters, or a NUL; have the program read a file"
+                f"command has more than {_MOST_ITEMS:,} items or {_MOST_CHARS:,} characters, or a NUL; have the "
+                "program read a file"
             )
 
     def __repr__(self) -> str:
@@ -325,8 +326,8 @@ class ArgumentTemplate:
             if group.is_for_each and group.names != _EACH:
                 source = [word.source for word in group.words]
                 raise ConfigurationError(
-                    f"the argument {source!r} is repeated for each parameter, and needs {{name}} and {{value}}, and no other: "
-                    "write '--{name}={value}', or '--{name}', '{value}'"
+                    f"the argument {source!r} is repeated for each parameter, and needs {{name}} and {{value}}, and no "
+                    "other: write '--{name}={value}', or '--{name}', '{value}'"
                 )
         self._named = {name for group in self._groups if not group.is_for_each for name in group.names}
         self._has_all = any(group.is_for_each for group in self._groups)
@@ -354,7 +355,8 @@ class ArgumentTemplate:
             )
         if not self._has_all and (left := sorted(set(names).difference(self._named))):
             raise ConfigurationError(
-                f"no argument of the script has the parameter {left[0]!r}; add one, such as '--{left[0]}={{{left[0]}}}', "
+                f"no argument of the script has the parameter {left[0]!r}; add one, such as "
+                f"'--{left[0]}={{{left[0]}}}', "
                 "or '--{name}={value}' for each parameter that no other names"
             )
 

@@ -103,7 +103,8 @@ class TrainableSpec:
         is_call = are_items(arguments) and are_patterns(metrics) and (kind == "script" or not (arguments or metrics))
         if not (is_named and is_known and is_call):
             raise TrainableNotFound(
-                f"{reprlib.repr(known)} names no trainable: its driver runs another version of mqtune, or is not mqtune's"
+                f"{reprlib.repr(known)} names no trainable: its driver runs another version of mqtune, or is not "
+                "mqtune's"
             )
         return cls(**known | {"arguments": tuple(map(tuple, arguments)), "metrics": tuple(metrics)})
 
@@ -125,8 +126,8 @@ class TrainableSpec:
             return replace(spec, arguments=trainable.items, metrics=trainable.metrics), code_root
         if isinstance(trainable, functools.partial):
             raise TrainableNotFound(
-                f"trainable {trainable!r} has no name by which workers could import it; put its arguments into the search "
-                "space as constants, or write a function at the top level of a module that passes them on"
+                f"trainable {trainable!r} has no name by which workers could import it; put its arguments into the "
+                "search space as constants, or write a function at the top level of a module that passes them on"
             )
         if not inspect.isfunction(trainable) and not inspect.isclass(trainable):
             raise TrainableNotFound(
@@ -155,9 +156,10 @@ class TrainableSpec:
         spec, root = cls(name, kind=kind, adapter=adapter)._placed_in(sys.modules.get(str(trainable.__module__)))
         if not (spec.module or spec.script):
             raise TrainableStays(
-                f"trainable {name!r} is in no file (it came from python -c, standard input, exec, a notebook or an interactive "
-                "session), so workers can't import it; put it into one, such as train.py, and run or import that: in a notebook "
-                "the line %%writefile train.py at the top of its cell does it, and then `from train import …`"
+                f"trainable {name!r} is in no file (it came from python -c, standard input, exec, a notebook or an "
+                "interactive "
+                "session), so workers can't import it; put it into one, such as train.py, and run or import that: in a "
+                "notebook the line %%writefile train.py at the top of its cell does it, and then `from train import …`"
             )
         return spec, root
 
@@ -204,8 +206,8 @@ class TrainableSpec:
         path = next((path for path in choices if path.is_file()), None)
         if path is None:
             raise TrainableNotFound(
-                f"{named} is not below the code root {code_root}: start this program and the workers in one folder, the one that "
-                "has the code, or give workers that folder by --code-root"
+                f"{named} is not below the code root {code_root}: start this program and the workers in one folder, "
+                "the one that has the code, or give workers that folder by --code-root"
             )
         _check_inside(path, code_root, named)
         return path
@@ -230,8 +232,8 @@ class TrainableSpec:
         if self.is_carried:
             if _carried is None:
                 raise TrainableLost(
-                    f"trainable {self.name!r} was only in the memory of a fork of its program, and that process has ended: it "
-                    "was killed, perhaps as the memory ran out"
+                    f"trainable {self.name!r} was only in the memory of a fork of its program, and that process has "
+                    "ended: it was killed, perhaps as the memory ran out"
                 )
             return _apply_adapter(_carried, self.adapter) if self.adapter else _carried
         path = self.locate(code_root)
@@ -247,8 +249,8 @@ class TrainableSpec:
         file = getattr(module, "__file__", None)
         if file is None or not os.path.samefile(file, path):
             raise TrainableNotFound(
-                f"module {self.module!r} is {file or 'built into Python'} here, and not {path} below the code root: give the "
-                "trainable's module another name"
+                f"module {self.module!r} is {file or 'built into Python'} here, and not {path} below the code root: "
+                "give the trainable's module another name"
             )
         loaded: object = module
         for part in self.name.split("."):
@@ -365,7 +367,8 @@ def _name_script(path: Path) -> tuple[TrainableSpec, Path]:
     if not path.is_file():
         problem = "is not a file" if path.exists() else "does not exist"
         raise TrainableNotFound(
-            f"trainable script {str(path)!r} {problem}; give the path of your own program, such as train.py, without an interpreter"
+            f"trainable script {str(path)!r} {problem}; give the path of your own program, such as train.py, without "
+            "an interpreter"
         )
     _check_executable(path)
     script, root = below_root(path)

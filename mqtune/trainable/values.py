@@ -108,8 +108,8 @@ def _store_tensor(value: UserObject) -> StoredValue:
 
     if value.device.type != "cpu" or value.layout is not torch.strided or value.grad_fn is not None:
         raise CannotTravel(
-            "a Tensor that is on a device, is sparse, or has a gradient graph: give tensor.detach().cpu(), and if it is "
-            "sparse its .to_dense()"
+            "a Tensor that is on a device, is sparse, or has a gradient graph: give tensor.detach().cpu(), and if it "
+            "is sparse its .to_dense()"
         )
     dtype = str(value.dtype).removeprefix("torch.")
     # NumPy lacks some types, such as bfloat16, so the bytes travel.

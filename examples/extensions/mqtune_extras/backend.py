@@ -1,7 +1,7 @@
 """A backend: runs trials in threads of the driver's process.
 
-Trials are generators, as those of ``mqtune.Simulated`` are, but time is real. What a backend has to do for an attempt stands
-in ``_Attempt``: claim it, report, obey, and say how it ended.
+Trials are generators, as those of ``mqtune.Simulated`` are, but time is real. What a backend has to do for an attempt
+stands in ``_Attempt``: claim it, report, obey, and say how it ended.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Threads:
     """Runs each trial in a thread. Users pass it as ``Tuner(backend=…)``.
 
     Args:
-        reports: returns or yields ``(seconds, metrics)`` of a config's reports; an exception in place of the metrics fails
-            the trial.
+        reports: returns or yields ``(seconds, metrics)`` of a config's reports; an exception in place of the metrics
+            fails the trial.
         slots: number of trials that run at the same time.
         checkpoints: whether each report comes with a checkpoint.
     """

@@ -1,7 +1,7 @@
 """A checkpoint store: a folder, under URLs of its own, ``shelf:///path``.
 
-The package's entry point names ``Shelf`` for the scheme ``shelf``, so that ``Checkpoints(store="shelf:///shared")`` finds it on
-every machine where the package is installed.
+The package's entry point names ``Shelf`` for the scheme ``shelf``, so that ``Checkpoints(store="shelf:///shared")``
+finds it on every machine where the package is installed.
 """
 
 from __future__ import annotations

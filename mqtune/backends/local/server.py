@@ -150,8 +150,8 @@ LOG_TAIL_LINES: Final = 12
 WATCHER_PAUSE_S: Final = 0.05
 
 #: A script for sh. It starts a watcher in the background, and then becomes the server.
-#: - The watcher reads a pipe whose other end only the owner has. A line means that the owner has stopped the server. End
-#:   of file without a line means that the owner is gone; the watcher then stops the server.
+#: - The watcher reads a pipe whose other end only the owner has. A line means that the owner has stopped the server.
+#:   End of file without a line means that the owner is gone; the watcher then stops the server.
 #: - The server reads its configuration from standard input. It would take a file name with *, ? or [ for a pattern, and
 #:   without a matching file it would use the defaults, which open a TCP port.
 #: - The script's standard output is the lock file. Only the server keeps it open, so the lock ends with the server.

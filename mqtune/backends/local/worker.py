@@ -176,8 +176,8 @@ class PrivateWorker(WorkerProcess):
         why_not = why_no_fork()
         if carried is not None and why_not:
             raise TrainableNotFound(
-                f"{carried.why}. Trials on this machine could be forks of this program, but it can't be forked, because "
-                f"it {why_not}"
+                f"{carried.why}. Trials on this machine could be forks of this program, but it can't be forked, "
+                f"because it {why_not}"
             )
         super().__init__(
             folder / "worker.log",

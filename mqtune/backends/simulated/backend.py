@@ -45,8 +45,8 @@ class Simulated:
       raises one.
     - a table: a list of rows (dicts), a dict of columns (lists), a data frame of pandas or polars, or the path of a CSV
       or Parquet file. Its columns are the names in the config (``net.width`` for a nested one), "seconds" (the duration
-      of the report) and the metrics. A trial reports the rows with its config's values, in order. Missing values are left
-      out.
+      of the report) and the metrics. A trial reports the rows with its config's values, in order. Missing values are
+      left out.
 
     An attempt that starts from a checkpoint continues after the report of that checkpoint. If another trial saved the
     checkpoint, the attempt continues at the same position with the reports of its own config.
@@ -125,8 +125,8 @@ class Simulated:
             )
         if self._fleet.has_begun and not self._keep_journal:
             raise ConfigurationError(
-                f"this Simulated has run the experiment {experiment!r} and has not kept its journal: make another one to "
-                "start over, or give keep_journal=True to continue it"
+                f"this Simulated has run the experiment {experiment!r} and has not kept its journal: make another one "
+                "to start over, or give keep_journal=True to continue it"
             )
         return SimulatedBackend(self._fleet, self._conditions.slots, self._offer, resources or Resources())
 

@@ -79,8 +79,8 @@ class Agenda:
     def carry_out_instant(self, until: float) -> bool:
         """Advance the clock to the next instant with actions, and carry them out.
 
-        Actions that these add for the same instant wait for the next call, so that a driver may decide in between. If no
-        action is due up to *until*, advance the clock to *until* and return False.
+        Actions that these add for the same instant wait for the next call, so that a driver may decide in between. If
+        no action is due up to *until*, advance the clock to *until* and return False.
         """
         events = self._events
         if not events or events[0][0] > until:
@@ -229,8 +229,8 @@ class Worker:
 
 #: Virtual seconds until the lease of a dead worker's attempt expires, as with real workers.
 LEASE_S: Final = 15.0
-#: If the driver waits this often in a row although no action is planned, it is an error. With 2 virtual seconds for each
-#: wait, these are two days, and a second or two of real time.
+#: If the driver waits this often in a row although no action is planned, it is an error. With 2 virtual seconds for
+#: each wait, these are two days, and a second or two of real time.
 MAX_IDLE_WAITS: Final = 100_000
 HOST: Final = "simulated"
 #: The key in a simulated checkpoint with the number of reports that its trial has made.
@@ -315,8 +315,8 @@ class SimulatedFleet:
         if self._idle_waits > self.most_idle_waits:
             raise MqtuneError(
                 f"the simulation of {self.experiment!r} can't continue: no trial runs, and no further event is due; "
-                f"{len(self.queue)} attempts wait, and {self.alive} workers are alive; check that the searcher suggests "
-                "configs, and that the scheduler resumes paused trials"
+                f"{len(self.queue)} attempts wait, and {self.alive} workers are alive; check that the searcher "
+                "suggests configs, and that the scheduler resumes paused trials"
             )
         until = self.clock.now + seconds
         journal, before, carry_out = self._journal, self._journal.written_to, self._agenda.carry_out_instant

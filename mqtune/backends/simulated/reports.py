@@ -93,7 +93,8 @@ def make_source(reports: Reports) -> Source:
         items = given(trial, config)
         if not isinstance(items, Iterable):
             raise ConfigurationError(
-                f"Simulated: the reports of {config!r} are {items!r:.80}; give a list or a generator of (seconds, metrics)"
+                f"Simulated: the reports of {config!r} are {items!r:.80}; give a list or a generator of (seconds, "
+                "metrics)"
             )
         return _items_after(_checked(items), after) if after else _checked(items)
 

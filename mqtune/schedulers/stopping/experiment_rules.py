@@ -240,11 +240,13 @@ class ExperimentPlateau(StopRule):
         wanted = self.objective.mode_of(self._metric) if self.objective is not None else None
         if wanted is None and not self._mode:
             raise ConfigurationError(
-                f"ExperimentPlateau: {self._metric!r} is not the experiment's metric {self.objective}; say mode='min' or mode='max'"
+                f"ExperimentPlateau: {self._metric!r} is not the experiment's metric {self.objective}; say mode='min' "
+                "or mode='max'"
             )
         if wanted is not None and self._mode not in ("", wanted):
             raise ConfigurationError(
-                f"ExperimentPlateau: mode={self._mode!r} for {self._metric!r}, of which the experiment wants the {wanted}; leave mode out"
+                f"ExperimentPlateau: mode={self._mode!r} for {self._metric!r}, of which the experiment wants the "
+                f"{wanted}; leave mode out"
             )
         self._mode = self._mode or wanted or mode
         self._sign = 1.0 if self._mode == "min" else -1.0

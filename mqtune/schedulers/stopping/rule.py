@@ -252,8 +252,8 @@ def as_rule(stop: object) -> StopRule | None:
     if callable(stop):
         return FunctionRule(stop)
     raise ConfigurationError(
-        f"stop={stop!r} is not a stop rule; give a dict of metric and bound such as {{'training_iteration': 100}}, a function "
-        "of a trial and its report, or a rule such as TimeLimit(3600); join several by | (any) or & (all)"
+        f"stop={stop!r} is not a stop rule; give a dict of metric and bound such as {{'training_iteration': 100}}, a "
+        "function of a trial and its report, or a rule such as TimeLimit(3600); join several by | (any) or & (all)"
     )
 
 
@@ -327,7 +327,8 @@ class MetricBounds(StopRule):
         by_hand = bool(trial.history) and trial.history[-1].by == "user"
         if self._unseen and trial.status is TrialStatus.COMPLETED and trial.reports and not by_hand:
             raise MetricMissing(
-                f"stop: no report has had {_listed(self._unseen)}, and trial {trial.id} is complete; its last report has "
+                f"stop: no report has had {_listed(self._unseen)}, and trial {trial.id} is complete; its last report "
+                "has "
                 f"{_listed(trial.last_metrics)}: correct the name, or give a function for what only some trials report"
             )
 
@@ -381,7 +382,8 @@ class FunctionRule(StopRule):
         except Exception as error:
             raise UserCodeFailed(
                 f"stop: {self._name} failed on report {report.sequence} of trial {report.trial}: "
-                f"{type(error).__name__}: {error}; it is called with the trial and the report, whose metrics are report.metrics"
+                f"{type(error).__name__}: {error}; it is called with the trial and the report, whose metrics are "
+                "report.metrics"
             ) from error
 
     def describe(self) -> Description:

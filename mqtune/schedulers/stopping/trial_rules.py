@@ -158,8 +158,8 @@ class TrialPlateau(StopRule):
         better = self._mode or (None if self.objective is None else self.objective.mode_of(self._metric))
         if better is None and (self._metric_threshold is not None or self._min_delta is not None):
             raise ConfigurationError(
-                f"TrialPlateau: whether a higher {self._metric} is better is not known, as the experiment does not optimise it: give mode='min' "
-                "or 'max'"
+                f"TrialPlateau: whether a higher {self._metric} is better is not known, as the experiment does not "
+                "optimise it: give mode='min' or 'max'"
             )
         self._sign = -1 if better == "max" else 1
 
@@ -196,8 +196,8 @@ class TrialPlateau(StopRule):
             return ""
         best, before = self._sign * now, self._sign * window.best_before
         return (
-            f"{self._metric} got worse: {best:g} is the best of the last {self._num_results} values, and {before:g} of those "
-            "before"
+            f"{self._metric} got worse: {best:g} is the best of the last {self._num_results} values, and {before:g} of "
+            "those before"
         )
 
     def on_trial_end(self, trial: Trial) -> None:
