@@ -237,10 +237,13 @@ class Heir(NamedTuple):
     scheduler: Any
 
 
-def _end_threads(driver: Driver) -> None:
-    """Wait for the thread of a driver whose process is gone: it would write files behind its successor's back."""
-    # Closing the driver itself would also give up its lock.
-    driver._callbacks.close()
+class KillableDriver(Driver):
+    """A driver whose process a test ends."""
+
+    def end_threads(self) -> None:
+        """Wait for the thread of callbacks, which would write files behind the successor's back."""
+        # Closing the driver would also give up its lock.
+        self._callbacks.close()
 
 
 class Bench:
@@ -319,11 +322,11 @@ class Bench:
 
     def close(self) -> None:
         """Wait until nothing writes into the folder."""
-        _end_threads(self.driver)
+        self.driver.end_threads()
 
     def _driver(
         self, server: MemoryServer, backend: Slots, folder: Path, callbacks: list[Callback]
-    ) -> tuple[Settings, Any, Driver]:
+    ) -> tuple[Settings, Any, KillableDriver]:
         scheduler = self.make_scheduler()
         options = {
             "checkpoints": Checkpoints(
@@ -373,7 +376,7 @@ class Bench:
             start_worker=lambda: None,
             interrupts=None,
         )
-        driver = Driver(settings, place, self.services)
+        driver = KillableDriver(settings, place, self.services)
         if is_main:
             self.searcher: Any = searcher
             #: The driver's hand on the journal, and on the checkpoints.
@@ -384,7 +387,7 @@ class Bench:
         try:
             driver.begin()
         except BaseException:
-            _end_threads(driver)
+            driver.end_threads()
             raise
         return settings, scheduler, driver
 
@@ -422,7 +425,7 @@ class Bench:
         folder = self.folder / "replayed"
         folder.mkdir(exist_ok=True)
         _, scheduler, driver = self._driver(server, Slots(0), folder, [])
-        _end_threads(driver)
+        driver.end_threads()
         return Heir(driver.experiment, scheduler)
 
     # The worker.

@@ -1,4 +1,4 @@
-"""The tables of docs/cli.md: the verbs with their arguments, and the causes of ``mqtune why`` with their ways out.
+"""The tables of docs/cli.md: the verbs with their arguments, and the causes of ``mqtune why``.
 
     python tests/cli_page.py
 
@@ -20,9 +20,6 @@ __all__ = ["PAGE", "find_command", "with_tables"]
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "cli.md"
 _HEADING: Final = re.compile(r"^## (.*)$", re.MULTILINE)
-#: How the page writes the names that a way out has in braces.
-_NAMES: Final = {"NAME": "NAME", "TRIAL": "TRIAL", "MORE": "mqtune set NAME share=2"}
-_COMMAND: Final = re.compile(r"mqtune [a-z]+[^;,()]*|docs/[\w/#.-]+")
 
 
 def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
@@ -61,8 +58,7 @@ def _rows(section: str) -> Iterator[list[str]]:
         yield [f"`{' '.join([verb, *arguments])}`".replace("|", "\\|"), text]
     if section == "Causes":
         for name, cause in CAUSES.items():
-            written = cause.way_out.format(**_NAMES)
-            yield [f"`{name}`", cause.meaning, _COMMAND.sub(lambda found: f"`{found[0].rstrip()}`", written)]
+            yield [f"`{name}`", cause.meaning]
 
 
 if __name__ == "__main__":

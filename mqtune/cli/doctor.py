@@ -172,7 +172,7 @@ def _broker(url: str) -> Iterator[Finding]:
             "broker",
             "problem",
             str(error),
-            "see docs/workers.md (broker URLs) and docs/security.md (accounts)",
+            "see docs/cli.md (MQTUNE_BROKER) and docs/security.md (accounts)",
         )
         return
     with contextlib.closing(client):
@@ -301,9 +301,7 @@ def check_worker(info: WorkerInfo) -> Finding | None:
         text = f"{info.name} has mqtune {info.version}, and takes no trials of drivers of {__version__}"
         return Finding("worker", "problem", text, UPGRADE)
     if any(impairment.kind == "account" for impairment in info.impairments):
-        way_out = (
-            f"start it again with the new password in its --driver-broker, on {info.host}: docs/how-to/passwords.md"
-        )
+        way_out = f"start it again with the new password in its --driver-broker, on {info.host}: docs/security.md"
         return Finding("worker", "problem", f"{info.name}: {info.note}", way_out)
     if info.note:
         return Finding("worker", "warning", f"{info.name}: {info.note}", f"see its log on {info.host}")

@@ -148,7 +148,7 @@ class Objective:
 
     def is_feasible(self, metrics: Metrics) -> bool:
         """Whether a report has all constrained metrics and violates no constraint."""
-        return all(constraint.excess(metrics) <= 0 for constraint in self.constraints)
+        return not self.constraints or all(constraint.excess(metrics) <= 0 for constraint in self.constraints)
 
     def violated(self, metrics: Metrics) -> list[OutcomeConstraint]:
         """Return the constraints that a report violates.

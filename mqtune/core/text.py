@@ -32,6 +32,8 @@ def printable(text: str) -> str:
 #: First characters of a spreadsheet formula, and the mark that prevents its evaluation.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _NO_FORMULA: Final = "'"
+#: The classes of most values. None of them is a mapping.
+_LEAVES: Final = frozenset({bool, float, int, str})
 
 
 def cell_text(text: str) -> str:
@@ -63,7 +65,8 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
     An empty dict is a value.
     """
     for key, value in values.items():
-        if isinstance(value, Mapping) and value:
+        # The first check is the fast way for most values.
+        if value.__class__ not in _LEAVES and isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

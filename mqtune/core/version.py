@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 __version__: Final = "0.2.0"
 
 #: Hint for versions that don't work together.
-UPGRADE: Final = "upgrade the older one: docs/how-to/upgrade.md"
+UPGRADE: Final = "upgrade the older one: docs/installation.md#upgrade-a-fleet"
 
 
 def minor(version: str) -> str:

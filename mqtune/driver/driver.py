@@ -237,9 +237,11 @@ class Driver(Loop):
         if self.is_finished:
             logger.warning(
                 "experiment %s has ended, and its code has changed since (%s): nothing runs now, and the results are "
-                "of the earlier code. To run the new code, use another name, or run=RunOptions(overwrite=True)",
+                "of the earlier code. To run the new code, use another name, run=RunOptions(overwrite=True), or "
+                "`mqtune delete %s`",
                 name,
                 changed,
+                name,
             )
             return
         logger.warning(

@@ -1,7 +1,7 @@
 """The interface between a driver and its services.
 
 A service adds a feature to a driver. The driver knows no service by name: it calls the hooks of its services, in order.
-docs/adr/0009-ports.md says when each hook is called, and how an error in it is handled.
+An error in a hook is logged and in ``mqtune why``. Only ``journal_lost`` may end the driver, by an MqtuneError.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Appetite(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverHost:
     """The parts of a driver that its services may use.
+
+    The functions among them work as soon as the first hook is called, but not yet while a service is made.
 
     Attributes:
         experiment: the fold of the journal. Only read it.

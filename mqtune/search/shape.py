@@ -52,7 +52,11 @@ class Resolution:
         except SpaceError:
             raise
         except Exception as error:
-            raise SpaceError(f"{path}: its sample_from function raised {type(error).__name__}: {error}") from error
+            # A function in a nested dict may expect only that dict.
+            whole = ". It gets the whole config" if isinstance(error, KeyError) and "/" in path else ""
+            raise SpaceError(
+                f"{path}: its sample_from function raised {type(error).__name__}: {error}{whole}"
+            ) from error
         finally:
             self._under_way.pop()
         return plain_value(result, path)

@@ -74,7 +74,7 @@ class Space:
     Each value has a *path*, such as ``optimizer/0/lr``. It consists of the keys of dicts, the indexes in lists and,
     below a ``choice`` with domains in its entries, the index of the entry. At its own path, such a choice has this
     index as its value. A config has only the values of the chosen entry. If a config fits several entries of a choice,
-    it counts as the first entry of which it has all values, or else as the first one that fits.
+    the first entry whose values are all in the config counts, or else the first one that fits.
 
     Args:
         definition: a dict of domains, constants, and further dicts and lists. Values are drawn in the order of its
@@ -90,6 +90,11 @@ class Space:
     """
 
     def __init__(self, definition: Mapping[str, object], *, constraint: Callable[[Config], bool] | None = None) -> None:
+        if isinstance(definition, Domain):
+            raise SpaceError(
+                "the search space is one domain, and not a dict of names and domains: give it a name, such as "
+                "{'model': choice(…)}; the config then has it by this name"
+            )
         if not isinstance(definition, Mapping):
             raise SpaceError(f"the search space {definition!r} is not a dict of names and domains")
         if constraint is not None and not callable(constraint):

@@ -39,7 +39,7 @@ _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _BRACES: Final = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
 _FIELD: Final = re.compile(r"\{([^{}!:*]+)(\*)?(!json)?(?::(-.*?)(?:/(-.*))?)?\}")
 _FORMS: Final = (
-    "write {lr}, {value}, {layers*}, {value!json} or {amp:--amp}, and {{ or }} for a brace; see docs/how-to/scripts.md"
+    "write {lr}, {value}, {layers*}, {value!json} or {amp:--amp}, and {{ or }} for a brace; see docs/how-to/tune.md"
 )
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
@@ -48,14 +48,14 @@ class Script:
     r"""A program as a trainable, with its arguments, and patterns for metrics in its output.
 
     The program need not know mqtune: ``Script(["./train", "--{name}={value}"], metrics=r"val loss
-    (?P<val_loss>\S+)")``. All forms of arguments are in docs/how-to/scripts.md.
+    (?P<val_loss>\S+)")``. docs/how-to/tune.md has all forms of arguments.
 
     Args:
         command: the program and its arguments. The program is a path, such as ``./train`` or ``train.py``, or ``-m``
             and the name of a module below the current folder. If no argument has ``{…}``, the config follows as
             ``--name value``.
         metrics: a regular expression, or several, with a named group for each metric: ``(?P<val_loss>\S+)``. They are
-            searched in each line of the program's output and errors. See docs/how-to/scripts.md for several patterns.
+            searched in each line of the program's output and errors. See docs/how-to/tune.md for several patterns.
             "json" reads lines that are JSON objects with the metric instead.
 
     Raises:

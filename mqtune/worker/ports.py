@@ -1,7 +1,7 @@
 """The port between a worker and its services.
 
 A service adds a feature to a worker. The worker knows no service by name: it calls the hooks of its services, in order.
-docs/adr/0009-ports.md says when each hook is called, and how an error in it is handled.
+An error in a hook is logged, and counts as its default answer. ``WorkerService`` names the exceptions.
 """
 
 from __future__ import annotations
@@ -193,10 +193,8 @@ class WorkerService:
 
     - ``room`` and ``leaves``: the attempt gets no slot. It waits for one, or returns to its queue.
     - ``program``, ``prepare`` and ``variables``: an error refuses the attempt, with its text.
-    - ``admit``: the slot runs no attempt. The task returns to the queue.
+    - ``admit``: the slot runs no attempt, also after an error. The task returns to the queue.
     - ``claim``: the attempt has a slot, but gets no lease in the journal, and so its process does not start.
-
-    No hook of a worker keeps attempts from being queued. ``DriverService.capacity`` does that.
     """
 
     def start(self) -> None:

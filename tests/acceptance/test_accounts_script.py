@@ -21,7 +21,7 @@ from servers import the_server
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="passwords are made with openssl")
 
-PAGE = ROOT / "docs/how-to/passwords.md"
+PAGE = ROOT / "docs/security.md"
 
 
 class Folder:

@@ -1,4 +1,4 @@
-"""What goes wrong is said clearly, by name, with a way out; and nothing is lost or left running."""
+"""Errors name the thing and a way out. Nothing is lost or left running."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def test_folders_as_checkpoints_need_a_store_that_workers_reach(tune: Tune):
     failures = mqtune.Failures(max_failures=3)
     tuner = tune("saves_folder", max_trials=50, failures=failures)
     with pytest.raises(
-        StoreMissing, match=r"^trial \d+: a checkpoint that is a directory needs a store .*Checkpoints\("
+        StoreMissing,
+        match=r"^trial \d+: a checkpoint that is a directory needs a store .*Checkpoints\(.*also give another name, or .*overwrite",
     ):
         tuner.run()
     assert {len(trial.attempts) for trial in tuner.get_trials()} == {1}

@@ -1,4 +1,4 @@
-"""A driver brings its code to workers that have none of it; an experiment has one code, and other code is said or refused."""
+"""A driver brings its code to workers without it. Other code in an experiment is reported or refused."""
 
 from __future__ import annotations
 
@@ -204,6 +204,7 @@ def test_edits_change_nothing_while_a_driver_runs_and_are_told_of_by_the_next(
             "code has changed since (brought/helper.py): nothing runs now, and the results are of the earlier code"
             in caplog.text
         )
+        assert "or `mqtune delete edited`" in caplog.text
         more = tuner(4).run()
     assert "has changed since its first 3 trials (brought/helper.py)" in caplog.text
     assert losses(more) == [1, 1, 1, 2]

@@ -1,6 +1,6 @@
 """Programs that know nothing of mqtune are tuned without a change.
 
-Their command lines and patterns are those of docs/how-to/scripts.md.
+Their command lines and patterns are those of docs/how-to/tune.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import mqtune
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results
 
-_PAGE: Final = (Path(__file__).parents[2] / "docs" / "how-to" / "scripts.md").read_text()
+_PAGE: Final = (Path(__file__).parents[2] / "docs" / "how-to" / "tune.md").read_text()
 #: The page's program, and its further scripts.
 _PROGRAM, _SCRIPTS = re.findall(r"^```python\n(.*?)^```", _PAGE, re.MULTILINE | re.DOTALL)
 #: Longer than a run of these takes on a machine that runs ten other programs.
@@ -108,7 +108,7 @@ def written(path: Path, code: str) -> None:
 
 def the_script(name: str) -> mqtune.Script:
     names: dict[str, Any] = {"mqtune": mqtune}
-    exec(compile(_SCRIPTS, "docs/how-to/scripts.md", "exec"), names)
+    exec(compile(_SCRIPTS, "docs/how-to/tune.md", "exec"), names)
     found = names[name]
     assert isinstance(found, mqtune.Script)
     return found

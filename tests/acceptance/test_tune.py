@@ -287,7 +287,7 @@ def test_the_same_command_continues_after_ctrl_c_and_with_more_trials_adds_them(
 
     again = tuned(tmp_path, *command(4)[len(TUNE) :])
     assert (again.returncode, len(the_results())) == (0, 4)
-    longer = "to continue it, give --max-trials with more than its 4 trials"
+    longer = "for more trials, give --max-trials with more than its 4; to start over: mqtune delete"
     assert f"experiment {finished.name} is finished; {longer}" in again.stdout
 
     more = tuned(tmp_path, *command(5)[len(TUNE) :])

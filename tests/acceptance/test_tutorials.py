@@ -1,8 +1,7 @@
-"""The programs and commands of tutorials, guides and explanations work as written."""
+"""The programs and commands of tutorials and guides work as written."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +10,12 @@ from pages import ROOT
 from partners import in_this_syne_tune
 from walkthrough import Block, Walkthrough, blocks_of, walkthrough
 
-GUIDES = [ROOT / "docs" / "how-to" / f"{name}.md" for name in ("after-the-search", "environment")]
+GUIDES = [ROOT / "docs" / "how-to" / f"{name}.md" for name in ("after-the-search",)]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 #: Pages with a program of another library beside mqtune's.
 FROM_OTHERS = sorted((ROOT / "docs" / "how-to").glob("from-*.md"))
-EXPLANATIONS = sorted(page for page in (ROOT / "docs" / "explanation").glob("*.md") if "```python" in page.read_text())
-
+#: Programs on these pages that have no other side, as they run the other library's own loop.
+OVER_WORKERS = {"study.py", "over_workers.py"}
 
 #: Enough to show that a page's program runs.
 TRIALS = 4
@@ -53,7 +52,7 @@ def with_a_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walkthro
 @pytest.mark.parametrize("page", FROM_OTHERS, ids=lambda page: page.stem)
 def test_mqtunes_side_of_a_guide_runs(page: Path, with_a_worker: Walkthrough) -> None:
     programs = [block for block in blocks_of(page) if block.title.startswith("mqtune")]
-    sides = [block for block in blocks_of(page) if block.language == "python"]
+    sides = [block for block in blocks_of(page) if block.language == "python" and block.title not in OVER_WORKERS]
 
     assert len(sides) == 2 * len(programs)
     for number, block in enumerate(programs):
@@ -66,7 +65,8 @@ def test_mqtunes_side_of_a_guide_runs(page: Path, with_a_worker: Walkthrough) ->
 
 
 def test_the_program_of_the_page_about_optunas_studies_runs(with_a_worker: Walkthrough) -> None:
-    (block,) = [block for block in blocks_of(ROOT / "docs" / "optuna.md") if block.language == "python"]
+    page = ROOT / "docs" / "how-to" / "from-optuna.md"
+    (block,) = [block for block in blocks_of(page) if block.title == "study.py"]
 
     with_a_worker.imports_optuna = True
     # Of a study of a hundred trials the first ones show what there is to see.
@@ -79,6 +79,8 @@ OF_PARTNERS = {
     "ax": {"max_trials=20": "max_trials=3", "run_n_trials(12)": "run_n_trials(2)", "range(1, 31)": "range(1, 4)"},
     "syne_tune": {"head:": "127.0.0.1:", "/shared": ".", "time=3600": "time=3", "n_workers=8": "n_workers=2"},
 }
+#: The page of each, and the title of its programs there.
+PAGES_OF_PARTNERS = {"ax": ("ax.md", ""), "syne_tune": ("how-to/from-syne-tune.md", "over_workers.py")}
 #: The script that the page about Syne Tune tunes.
 SCRIPT = """
 import argparse
@@ -100,8 +102,9 @@ for epoch in range(1, int(given.epochs) + 1):
 @pytest.mark.parametrize("partner", OF_PARTNERS)
 def test_the_programs_of_a_page_about_a_partner_run(partner: str, with_a_worker: Walkthrough) -> None:
     pytest.importorskip(partner, reason=f"pip install 'mqtune[{partner.replace('_', '-')}]'")
-    page = ROOT / "docs" / f"{partner.replace('_', '-')}.md"
-    text = "\n\n".join(block.text for block in blocks_of(page) if block.language == "python")
+    page, title = PAGES_OF_PARTNERS[partner]
+    blocks = blocks_of(ROOT / "docs" / page)
+    text = "\n\n".join(block.text for block in blocks if block.language == "python" and block.title == title)
     for long, short in OF_PARTNERS[partner].items():
         assert text.count(long) == 1, long
         text = text.replace(long, short)
@@ -112,14 +115,3 @@ def test_the_programs_of_a_page_about_a_partner_run(partner: str, with_a_worker:
     with_a_worker.take(Block("python", "train.py", SCRIPT))
     with_a_worker.take(Block("python", f"of_{partner}.py", text))
     with_a_worker.take(Block("console", "", f"$ python of_{partner}.py\n"))
-
-
-@pytest.mark.parametrize("page", EXPLANATIONS, ids=lambda page: page.stem)
-def test_the_programs_of_an_explanation_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = f"explained_{page.stem.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(
-        "\n\n".join(block.text for block in blocks_of(page) if block.language == "python")
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-
-    importlib.import_module(name)

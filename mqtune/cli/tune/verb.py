@@ -105,8 +105,8 @@ def command(
         raise
     if not tuner.has_stepped:
         say(
-            f"experiment {results.name} is finished; to continue it, give --max-trials with more than its "
-            f"{len(results)} trials"
+            f"experiment {results.name} is finished; for more trials, give --max-trials with more than its "
+            f"{len(results)}; to start over: mqtune delete {results.name}"
         )
     say(f"look at it again: mqtune show {results.name}")
     results.raise_if_failed()

@@ -82,6 +82,8 @@ class Page:
         self._access = access
         self._steers = steers
         self._paced, self._pictures = Paced(), Paced(_PICTURES_AT_ONCE)
+        # They take seconds, for which other pictures must not wait.
+        self._importances = Paced(1)
         self._threads = RequestThreads(_REQUESTS_AT_ONCE)
 
     def app(self) -> Starlette:
@@ -229,7 +231,8 @@ class Page:
         chosen = views.Asked(metric, x, where, tuple(asked.getlist("of")), at, tuple(asked.getlist("order")))
         make = functools.partial(views.picture, feed, kind, chosen, trial=trial)
         key = ("picture", feed.place.name, kind, trial, chosen)
-        return self._cached(key, (id(feed), feed.last), make, self._pictures)
+        paced = self._importances if kind == "importances" else self._pictures
+        return self._cached(key, (id(feed), feed.last), make, paced)
 
     def compared(self, request: Request) -> Response:
         """Return a picture that compares several experiments."""

@@ -256,7 +256,7 @@ class Feed:
             return make(self.results)
 
     def curves(self, results: Read, metric: str) -> Mapping[TrialId, PlottedCurve]:
-        """Return a metric's curve of each trial in *results*, for pictures.
+        """Return a metric's curve of each trial in *results*, for pictures. New reports are added to them.
 
         If the metric is not optimised, its first request reads the whole journal.
         """
@@ -264,8 +264,7 @@ class Feed:
         by_trial = None if metric in self.experiment.objective.metrics else self._selected(_Selection(metric=metric))
         with self.lock:
             curves_by_trial = (self._fold.curves if by_trial is None else by_trial).items()
-            curves_of_metric = [(id_, curves[metric]) for id_, curves in curves_by_trial if id_ in known]
-        return {id_: curve.copy() for id_, curve in curves_of_metric}
+            return {id_: curves[metric] for id_, curves in curves_by_trial if id_ in known}
 
     def detail(self, trial: TrialId) -> Curves:
         """Return a trial's curves of all numeric metrics. Its first request reads the whole journal."""

@@ -194,7 +194,10 @@ class FailureWatch:
         elif attempt.error_type == StoreMissing.__name__:
             # No trial can save a folder.
             message = attempt.error.rpartition(f"{attempt.error_type}: ")[2].strip()
-            self.failure = StoreMissing(f"trial {trial.id}: {message}")
+            # The store is fixed when an experiment begins.
+            self.failure = StoreMissing(
+                f"trial {trial.id}: {message}. With a store, also give another name, or run=RunOptions(overwrite=True)"
+            )
         if trial.status is TrialStatus.FAILED:
             self._check_failed_trial(trial)
 

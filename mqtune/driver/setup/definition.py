@@ -161,7 +161,7 @@ class DefinitionWriter:
         head = f"experiment {name!r} already exists, and differs:"
         ways_out = (
             f"Use another name, such as name={f'{name}-2'!r}; or continue the existing experiment: {continues}; or "
-            "delete it with its results and start over: run=RunOptions(overwrite=True)"
+            f"delete it with its results and start over: run=RunOptions(overwrite=True), or `mqtune delete {name}`"
         )
         return "\n  ".join([head, *lines, ways_out])
 
@@ -170,7 +170,11 @@ class DefinitionWriter:
         # The description of a searcher may repeat the space and the seed.
         is_repeated = any(difference.name.startswith(f"searcher.{key}") for key in differing)
         is_drawn = self.settings.seed is None and difference.name.endswith(".seed")
-        return is_repeated or is_drawn or (has_moved and difference.name == "store")
+        is_store = has_moved and difference.name == "store"
+        # By default this option is set if the experiment has a store.
+        is_default = self.settings.process.pass_checkpoint_dir is None
+        follows_store = is_default and difference.name == "pass_checkpoint_dir" and "store" in differing
+        return is_repeated or is_drawn or is_store or follows_store
 
     def _where_it_ran(self, was: object, is_: object) -> tuple[str, str] | None:
         """Return where the experiment ran before, and how to continue it there, as two texts.

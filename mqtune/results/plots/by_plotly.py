@@ -18,6 +18,8 @@ _TOP, _BOTTOM = 70, 110
 _GAP: Final = 0.09
 #: If values span at least this ratio, logarithmic ticks are powers of ten only.
 _TENS: Final = 100
+#: With values below this one, the ticks of a logarithmic axis are powers such as 1e-6.
+_LEAST_PLAIN: Final = 1e-4
 #: Plotly's symbols for marks. The names of other marks are the same in Plotly.
 _SYMBOLS: Final = {
     "": "circle",
@@ -148,8 +150,11 @@ def _axis(axis: Axis, values: Sequence[float]) -> Row:
 def _log_ticks(values: Sequence[float]) -> Row:
     """Return the ticks of a logarithmic axis: powers of ten, or also 2 and 5 of each."""
     positive = [value for value in values if math.isfinite(value) and value > 0]
-    spans = bool(positive) and max(positive) / min(positive) >= _TENS
-    return {"dtick": 1 if spans else "D2", "tickformat": "~g"}
+    if not positive or max(positive) / min(positive) < _TENS:
+        return {"dtick": "D2", "tickformat": "~g"}
+    # Plotly writes the powers of ten below 0.01 and above 100 as 1e-3 and 1e+3.
+    is_small = min(positive) < _LEAST_PLAIN
+    return {"dtick": 1, **({"exponentformat": "e"} if is_small else {"tickformat": "~g"})}
 
 
 def _title(panel: Panel, middle: float, top: float) -> Iterator[Row]:

@@ -72,7 +72,7 @@ def time_label_of(results: Read) -> str:
 
 @dataclass(slots=True)
 class PlottedCurve:
-    """A metric in a trial's reports, without late ones.
+    """A metric in a trial's reports, without late ones. Another thread may add reports while it is read.
 
     Attributes:
         at: when each report was made, in seconds since the epoch.
@@ -96,7 +96,7 @@ class PlottedCurve:
         return PlottedCurve(self.at, array("d", (at - self.at[0] for at in self.at)), self.value)
 
     def copy(self) -> PlottedCurve:
-        """Return a copy of the reports so far. Another thread may add one meanwhile."""
+        """Return a copy of the reports so far, to which no thread adds any."""
         # ``add`` appends the value last, so only these reports are complete.
         count = len(self.value)
         return PlottedCurve(self.at[:count], self.time[:count], self.value[:count])
@@ -114,6 +114,13 @@ def curves_of(results: Read, metric: str) -> dict[TrialId, PlottedCurve]:
             curve = curves[report.trial] = PlottedCurve()
         curve.add(report.timestamp, report.metrics, time_attr, metric)
     return curves
+
+
+def best_index(values: Sequence[float], *, is_min: bool) -> int | None:
+    """Return the index of the best value, or None if all are NaN."""
+    # NumPy would lock the array of a curve meanwhile, so that another thread could not add a report.
+    numbers = [value for value in values if not math.isnan(value)]
+    return values.index((min if is_min else max)(numbers)) if numbers else None
 
 
 class Copied(NamedTuple):
@@ -242,14 +249,20 @@ def _parameter(name: str, values: Sequence[object], space: Space | None) -> Para
     if not is_category and all(is_number(value) and math.isfinite(value) for value in given):
         places = [float(value) if is_number(value) else math.nan for value in values]
         return ParameterAxis(name, places, _is_log(name, places, space), ends=_ends_of(name, space))
-    names = tuple(_categories(name, given, space))
-    index = {category: place for place, category in enumerate(names)}
-    others = index.get(_OTHERS, 0)
-    return ParameterAxis(
-        name,
-        [math.nan if value is None else float(index.get(short_value(value), others)) for value in values],
-        names=names,
-    )
+    texts = _texts_of(values)
+    names = tuple(_categories(name, [text for text in texts if text is not None], space))
+    index = {category: float(place) for place, category in enumerate(names)}
+    others = index.get(_OTHERS, 0.0)
+    return ParameterAxis(name, [math.nan if text is None else index.get(text, others) for text in texts], names=names)
+
+
+def _texts_of(values: Sequence[object]) -> list[str | None]:
+    """Return the short text of each value, or None for a missing one."""
+    # Most categories are texts, each of which many trials have.
+    texts = {value: short_value(value) for value in {value for value in values if isinstance(value, str)}}
+    return [
+        texts[value] if isinstance(value, str) else None if value is None else short_value(value) for value in values
+    ]
 
 
 def _is_category(name: str, values: Sequence[object], space: Space | None) -> bool:
@@ -284,9 +297,9 @@ def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
     return is_wide(places, _PARAMETER_LOG_RATIO)
 
 
-def _categories(name: str, values: Sequence[object], space: Space | None) -> Iterator[str]:
-    """Yield the categories of an axis: options of choices, then the most frequent other values."""
-    counts = Counter(map(short_value, values))
+def _categories(name: str, texts: Sequence[str], space: Space | None) -> Iterator[str]:
+    """Yield the categories of an axis: options of choices, then the most frequent other texts."""
+    counts = Counter(texts)
     domains = _domains_of(name, space)
     options = [short_value(option) for domain in domains if isinstance(domain, Choice) for option in domain.options]
     names = [option for option in dict.fromkeys(options) if option in counts]

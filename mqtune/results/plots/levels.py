@@ -48,9 +48,11 @@ def stops_trials(results: Read) -> bool:
 
 def value_at(curve: PlottedCurve, time: float) -> float:
     """Return the first value that was reported at *time* or later. Return NaN without one."""
-    place = bisect_left(curve.time, time)
-    later = (curve.value[index] for index in range(place, len(curve.value)))
-    return next((value for value in later if not math.isnan(value)), math.nan)
+    values = curve.value
+    for index in range(bisect_left(curve.time, time), len(values)):
+        if not math.isnan(value := values[index]):
+            return value
+    return math.nan
 
 
 class CommonLevel:
@@ -82,8 +84,8 @@ class CommonLevel:
             return
         every_curve = curves()
         compared = {id_: every_curve[id_] for id_ in bests if id_ in every_curve}
-        ends = [curve.time[-1] for curve in compared.values()]
-        timed = [Level(time, sum(end >= time for end in ends)) for time in _times(results, ends)]
+        ends = sorted(curve.time[-1] for curve in compared.values())
+        timed = [Level(time, len(ends) - bisect_left(ends, time)) for time in _times(results, ends)]
         every = [*(level for level in timed if level.count), Level(BEST, len(bests))]
         shown = next((level for level in every if level.time == at), None) or _default(every)
         if shown.time != BEST:
@@ -101,9 +103,10 @@ class CommonLevel:
 
 
 def _times(results: Read, ends: Sequence[float]) -> list[float]:
+    """Return the times of the levels. *ends* are the sorted lengths of the trials."""
     if rungs := rungs_of(results):
         return rungs
-    longest = max(ends, default=0.0)
+    longest = ends[-1] if ends else 0.0
     return sorted({float(math.ceil(longest / divisor)) for divisor in _DIVISORS} - {0.0})
 
 

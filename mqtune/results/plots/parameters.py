@@ -27,7 +27,7 @@ from mqtune.results.plots.data import (
 from mqtune.results.plots.levels import BEST, CommonLevel, best_range, share_of
 from mqtune.results.plots.panels import COMPLETED, STOPPED, TEXT, Axis, BestShare, Look, Panel, Series, label
 from mqtune.results.plots.picture import Picture
-from mqtune.results.plots.scales import heights_of, in_tiers, names_on, scale_of
+from mqtune.results.plots.scales import height_on, in_tiers, names_on, scale_of
 
 #: The fewest and the most trials for importances. With the most, the random forest takes about 5 s.
 _FEWEST, _MOST_FITTED = 20, 500
@@ -79,7 +79,11 @@ class ParameterPlots(PlotBase):
         return CommonLevel(self._results, bests, lambda: self._curves_of(self._results, metric), at)
 
     def _bests(self, metric: str) -> dict[TrialId, float]:
-        return {trial.id: value_of(self._results, trial, metric) for trial in self._valued_and_kept(metric)}
+        valued = ((trial, value_of(self._results, trial, metric)) for trial in self._trials() if not trial.is_abandoned)
+        bests = {trial.id: value for trial, value in valued if not math.isnan(value)}
+        if not bests:
+            raise self._no_value(metric)
+        return bests
 
     def _limits(self, values: Sequence[float], metric: str) -> tuple[float, float] | None:
         """Return ends of the value axis if a few bad trials would flatten the others, else None."""
@@ -155,15 +159,19 @@ class ParameterPlots(PlotBase):
         sign = 1 if self._mode(metrics[0]) == "min" else -1
         every_row = sorted((sign * compared[t.id], number) for number, t in enumerate(trials))
         ranked_rows = [(rank, number) for rank, (_, number) in enumerate(every_row) if trials[number].id in kept]
-        heights = list(map(heights_of, parameters))
+        scales = list(map(scale_of, parameters))
+        axes = list(zip(scales, parameters, strict=True))
         xs = list(map(float, range(len(parameters))))
-        lines = {n: (trials[n].id, xs, [height[n] for height in heights]) for _, n in ranked_rows}
+        lines = {
+            n: (trials[n].id, xs, [height_on(scale, parameter.places[n]) for scale, parameter in axes])
+            for _, n in ranked_rows
+        }
         # The first trials are drawn over the others, like the best ones.
         if apart:
             series = lines_apart([lines[n] for n in sorted(lines)])[::-1]
         else:
             series = in_tiers([*lines.values()], [rank for rank, _ in ranked_rows], len(trials))
-        texts = [(float(x), *text) for x, parameter in enumerate(parameters) for text in names_on(parameter)]
+        texts = [(float(x), *text) for x, axis in enumerate(axes) for text in names_on(*axis)]
         ticks = [(float(x), label(parameter.name)) for x, parameter in enumerate(parameters)]
         x = Axis("", ticks=ticks, ends=(-0.2, len(parameters) - 0.4), has_grid=True)
         y = Axis("share of the range", ends=(-0.05, 1.05), ticks=[(0, "low"), (1, "high")])
@@ -171,7 +179,6 @@ class ParameterPlots(PlotBase):
         more = cut_note(len(every), len(parameters) - len(metrics), "parameters")
         shown = [trials[number] for _, number in ranked_rows]
         drawn = self._picture("parallel coordinates", [panel], shown, "" if level is None else level.words, more)
-        scales = list(map(scale_of, parameters))
         return replace(drawn, scales=scales, levels=None if level is None else level.levels)
 
     def importances(self, metric: str | None = None, at: float | None = None) -> Picture:
@@ -195,7 +202,10 @@ class ParameterPlots(PlotBase):
         parameters = parameters_of(self._results, trials)
         if len(trials) < _FEWEST:
             where = f" {level.words}".replace(" at each trial's best", "")
-            raise self._nothing("importances", f"it needs {_FEWEST} trials{where}, and there are {len(trials)}")
+            has_bests = bool(where.strip()) and len(self._bests(metric)) >= _FEWEST
+            way_out = "; to compare each trial's best value: importances(at=math.inf)" if has_bests else ""
+            needs = f"it needs {_FEWEST} trials{where}, and there are {len(trials)}{way_out}"
+            raise self._nothing("importances", needs)
         if not parameters:
             raise self._nothing("importances", "its trials have no parameter that differs")
         values = [level.values[trial.id] for trial in trials]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -31,6 +32,7 @@ from mqtune.results.plots.data import (
     MOST_LINES,
     MOST_POINTS,
     PlottedCurve,
+    best_index,
     chosen,
     copies_of,
     is_wide,
@@ -134,14 +136,13 @@ class Plots(ParameterPlots):
         curves = {
             id_: curve
             for id_, curve in self._curves(metric).items()
-            if not self._experiment.trials[id_].is_abandoned and self._best_index(curve.value, metric) is not None
+            if not self._experiment.trials[id_].is_abandoned and _has_value(curve)
         }
         if not curves:
             raise NothingToDraw(
                 f"experiment {self._experiment.name!r}: only abandoned trials have a number for {metric!r}"
             )
-        at = np.concatenate([np.frombuffer(curve.at) for curve in curves.values()])
-        value = np.concatenate([np.frombuffer(curve.value) for curve in curves.values()])
+        at, value = _reports_of(curves.values())
         start = self._start(at.min())
         unit = _unit_of(at.max() - start)
         dots = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], MOST_DOTS)
@@ -193,10 +194,7 @@ class Plots(ParameterPlots):
         return next((place for place, value in enumerate(values) if value == best), None)
 
     def _best_index(self, values: Sequence[float], metric: str) -> int | None:
-        """Return the index of the best value, or None if all are NaN."""
-        if all(map(math.isnan, values)):
-            return None
-        return int((np.nanargmin if self._mode(metric) == "min" else np.nanargmax)(np.asarray(values)))
+        return best_index(values, is_min=self._mode(metric) == "min")
 
     def curves(self, metric: str = "", by: str = "", *, apart: bool = False) -> Picture:
         """Return the learning curve of each trial, with marks at early stops and failures.
@@ -210,19 +208,31 @@ class Plots(ParameterPlots):
         """
         panels, trials = [], self._trials()
         for name in (metric,) if metric else self._experiment.objective.metrics:
-            curves = self._curves(name)
-            trials = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], MOST_LINES)
+            every_curve = self._curves(name)
+            reported = [self._experiment.trials[id_] for id_ in every_curve]
+            trials = chosen(self._results, reported, MOST_LINES)
+            curves = {trial.id: every_curve[trial.id].copy() for trial in trials}
             if by == "time":
-                curves = {trial.id: curves[trial.id].by_seconds() for trial in trials}
-            panels.append((curves_apart if apart else self._curves_panel)(name, self._time_axis(by), trials, curves))
+                curves = {id_: curve.by_seconds() for id_, curve in curves.items()}
+            axis = self._time_axis(by)
+            panels.append(
+                curves_apart(name, axis, trials, curves)
+                if apart
+                else self._curves_panel(name, axis, trials, curves, Counter(trial.status for trial in reported))
+            )
         return self._picture("learning curves", panels, trials)
 
     def _curves_panel(
-        self, metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, PlottedCurve]
+        self,
+        metric: str,
+        x_axis: Axis,
+        trials: Sequence[Trial],
+        curves: Mapping[TrialId, PlottedCurve],
+        totals: Mapping[TrialStatus, int],
     ) -> Panel:
+        """Return a panel with the curves of *trials*. The legend shows *totals*, the numbers of all trials."""
         most = max(2, MOST_POINTS // len(trials) // len(self._experiment.objective.metrics))
         lines = {trial.id: self._thinned(curves[trial.id], metric, most) for trial in trials}
-        totals = Counter(self._experiment.trials[id_].status for id_ in curves)
         series = []
         for status in DRAWN:
             group = [trial for trial in trials if trial.status is status and trial.id in lines]
@@ -342,7 +352,7 @@ class Plots(ParameterPlots):
         """
         metric = self._metric(None)
         levels = self._levels()
-        curves = {id_: c for id_, c in self._curves(metric).items() if any(not math.isnan(v) for v in c.value)}
+        curves = {id_: curve for id_, curve in self._curves(metric).items() if _has_value(curve)}
         entries = {id_: _entries(curve, levels) for id_, curve in curves.items()}
         drawn = chosen(self._results, [self._experiment.trials[id_] for id_ in entries], MOST_LINES)
         paths = [
@@ -485,8 +495,28 @@ def _entries(curve: PlottedCurve, levels: Sequence[float]) -> list[tuple[int, fl
     If a report skips rungs, it enters only the highest of them.
     """
     entries: list[tuple[int, float]] = []
-    for time, value in zip(curve.time, curve.value, strict=True):
-        rung = bisect_right(levels, time) - 1
-        if not math.isnan(value) and rung > (entries[-1][0] if entries else -1):
+    # The time of the next rung.
+    ahead = levels[0]
+    # Another thread may have added a report's time and not yet its value.
+    for time, value in zip(curve.time, curve.value, strict=False):
+        if time >= ahead and not math.isnan(value):
+            rung = bisect_right(levels, time) - 1
             entries.append((rung, value))
+            if rung + 1 == len(levels):
+                break
+            ahead = levels[rung + 1]
     return entries
+
+
+def _has_value(curve: PlottedCurve) -> bool:
+    return not all(map(math.isnan, curve.value))
+
+
+def _reports_of(curves: Iterable[PlottedCurve]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the times and values of all reports of several curves."""
+    at, value = array("d"), array("d")
+    for curve in curves:
+        count = len(curve.value)
+        at += curve.at[:count]
+        value += curve.value[:count]
+    return np.frombuffer(at), np.frombuffer(value)

@@ -24,26 +24,29 @@ def scale_of(parameter: ParameterAxis) -> Scale:
     return Scale(parameter.name, *_span(parameter), parameter.is_log, parameter.names)
 
 
-def heights_of(parameter: ParameterAxis) -> list[float]:
-    """Return each trial's height on the parameter's axis, from 0 to 1, or NaN."""
-    span = _span(parameter)
-    return [_height(place, *span, is_log=parameter.is_log) for place in parameter.places]
-
-
-def names_on(parameter: ParameterAxis) -> Iterator[tuple[float, str]]:
-    """Yield the heights, from 0 to 1, and the names of some values on a parameter's axis."""
-    low, high = _span(parameter)
+def height_on(scale: Scale, place: float) -> float:
+    """Return the height of a position on an axis, from 0 to 1. Return NaN for NaN."""
+    low, high = scale.low, scale.high
+    of: Callable[[float], float] = math.log if scale.is_log else float
     if low == high:
-        yield 0.5, label(parameter.names[0]) if parameter.names else short_value(low)
-    elif parameter.names:
-        yield from ((place / high, label(name)) for place, name in enumerate(parameter.names))
+        return place if math.isnan(place) else 0.5
+    return (of(place) - of(low)) / (of(high) - of(low))
+
+
+def names_on(scale: Scale, parameter: ParameterAxis) -> Iterator[tuple[float, str]]:
+    """Yield the heights, from 0 to 1, and the names of some values on a parameter's axis."""
+    low, high = scale.low, scale.high
+    if low == high:
+        yield 0.5, label(scale.names[0]) if scale.names else short_value(low)
+    elif scale.names:
+        yield from ((place / high, label(name)) for place, name in enumerate(scale.names))
     else:
-        middle = math.sqrt(low) * math.sqrt(high) if parameter.is_log else low / 2 + high / 2
+        middle = math.sqrt(low) * math.sqrt(high) if scale.is_log else low / 2 + high / 2
         # If all trials have whole numbers, the middle is rounded to one.
         if all(math.isnan(place) or float(place).is_integer() for place in parameter.places):
             middle = float(round(middle))
         for place in dict.fromkeys((low, middle, high)):
-            yield _height(place, low, high, is_log=parameter.is_log), short_value(place)
+            yield height_on(scale, place), short_value(place)
 
 
 def in_tiers(
@@ -63,13 +66,6 @@ def in_tiers(
             tiers.append(joined(name, look, span))
         begin = max(begin, end)
     return tiers
-
-
-def _height(place: float, low: float, high: float, *, is_log: bool) -> float:
-    of: Callable[[float], float] = math.log if is_log else float
-    if low == high:
-        return place if math.isnan(place) else 0.5
-    return (of(place) - of(low)) / (of(high) - of(low))
 
 
 def _span(parameter: ParameterAxis) -> tuple[float, float]:

@@ -108,4 +108,5 @@ def _merged(bars: Sequence[Bar], hair: float, gap: float) -> Iterator[tuple[str,
     for group in groups:
         begin, end = group[0].begin, group[-1].end
         name = group[0].trial if len(group) == 1 else f"{len(group)} attempts"
-        yield name, [begin, max(begin, end - gap)], [group[0].row] * 2
+        # A shorter line would not be visible.
+        yield name, [begin, max(begin + gap, end - gap)], [group[0].row] * 2

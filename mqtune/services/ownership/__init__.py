@@ -9,5 +9,5 @@ channels. The *audit stream* is a stream in Redis with names and times.
 
 Other places: `mqtune/client.py`, `mqtune/cli/acl.py` (`mqtune fleet acl`), `mqtune/cli/events.py`,
 `mqtune/cli/owners.py`, `mqtune/cli/quota.py`, `mqtune/cli/drain.py`, `mqtune/cli/submit.py`, `deploy/accounts.sh`,
-`docs/how-to/passwords.md`, `tests/services/ownership`.
+`docs/security.md`, `tests/services/ownership`.
 """

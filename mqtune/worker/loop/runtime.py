@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, cast
 
 from mqtune.core.errors import BrokerUnavailable, MqtuneError, NameTaken
 from mqtune.core.impairment import WHOLE_WORKER, Impairment
+from mqtune.core.text import counted
 from mqtune.core.worker_info import WorkerInfo, busy_as
 from mqtune.journal.exchange.fleet import ControlChannel, Fleet
 from mqtune.journal.redis import RedisJournal, renew_all
@@ -179,7 +180,8 @@ class WorkerRuntime:
         self._heart.start()
         self._control.start()
         self._rounds.start()
-        logger.info("%d slots of %s, code root %s", len(self._slots.all), self._slots.plan.offer, info.code_root)
+        slots = counted(len(self._slots.all), "slot")
+        logger.info("%s of %s, code root %s", slots, self._slots.plan.offer, info.code_root)
 
     def _describe(self) -> WorkerInfo:
         """Return the worker's description as of now."""

@@ -101,7 +101,7 @@ def test_slots_of_a_version_that_no_driver_has_are_counted():
 
     for table in (None, Table([], {}), Table([ours], {})):
         assert [*unmet_versions(there, table)] == [
-            f"5 slots of mqtune 99.3 fit no driver: drivers are of {minor(mqtune.__version__)}; upgrade the older one: docs/how-to/upgrade.md"
+            f"5 slots of mqtune 99.3 fit no driver: drivers are of {minor(mqtune.__version__)}; upgrade the older one: docs/installation.md#upgrade-a-fleet"
         ]
     theirs = Demand(experiment="y", queues=["mqtune-99-3.gpu0.cpu1"], wanted=3)
     assert not [*unmet_versions(there, Table([ours, theirs], {}))]

@@ -146,7 +146,7 @@ def test_workers_of_another_version_offer_nothing_and_warn_once(world: World, ca
     assert f"mqtune 99.1.0. This driver is mqtune {__version__}." in backend.why_no_slot()
     (warning,) = [record.getMessage() for record in caplog.records if "99.1.0" in record.getMessage()]
     assert f"takes no trial of this driver, which has {__version__}" in warning
-    assert "docs/how-to/upgrade.md" in warning
+    assert "docs/installation.md#upgrade-a-fleet" in warning
 
 
 def test_a_worker_whose_description_makes_no_sense_is_left_out(world: World, caplog: pytest.LogCaptureFixture) -> None:

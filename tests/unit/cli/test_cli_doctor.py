@@ -83,7 +83,7 @@ def test_a_server_that_does_not_answer_is_a_problem_with_a_way_out() -> None:
 
     assert shown.exit_code == 1
     assert "PROBLEM  broker: no Redis answers at redis://127.0.0.1:1" in shown.stdout
-    assert "→ see docs/workers.md" in shown.stdout
+    assert "→ see docs/cli.md (MQTUNE_BROKER)" in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,17 @@ def test_an_experiment_whose_store_has_moved_continues_with_the_store_where_it_i
         at("file:///new/x/checkpoints#mqtune-store=77aa").definition(began)
 
 
+def test_a_store_that_was_missing_is_the_only_difference(tmp_path: Path) -> None:
+    began = encode_value(tuned(seed=1).definition(None))
+    later = tuned(seed=1, checkpoints=mqtune.Checkpoints(tmp_path))
+    later.store = f"{tmp_path.as_uri()}#mqtune-store=77aa"
+
+    with pytest.raises(NameTaken) as caught:
+        later.definition(began)
+
+    assert [line.partition(":")[0].strip() for line in str(caught.value).splitlines()][1:-1] == ["store"]
+
+
 def by_width(config: dict[str, Any]) -> mqtune.Resources:
     return mqtune.Resources(gpus=2 if config["net"]["width"] > 32 else 1)
 
@@ -325,6 +336,7 @@ def test_another_trainable_or_scheduler_is_refused(kept: dict[str, bytes]) -> No
     with pytest.raises(NameTaken) as caught:
         tuned(scheduler=mqtune.ASHA(9), seed=3).definition(kept["x"])
     assert [line.strip() for line in str(caught.value).splitlines()][1:-1] == ["seed: 2 → 3"]
+    assert str(caught.value).endswith("start over: run=RunOptions(overwrite=True), or `mqtune delete x`")
     with pytest.raises(NameTaken, match=r"trainable.name: "):
         attach(trainable=other_trainable)[0].definition(kept["x"])
 

@@ -45,8 +45,8 @@ MOST_PRIVATE: Final = 18
 MOST_PATCHED: Final = 0
 #: Public names of named tuples, which begin so in order not to be fields.
 _OF_NAMED_TUPLES: Final = {"_asdict", "_fields", "_make", "_replace"}
-#: Private names of the standard library that have no public twin.
-_STANDARD: Final = ("os._", "sys._", "super()._", "socket._", "threading._")
+#: Private names of the standard library and of Hypothesis that have no public twin.
+_OF_OTHERS: Final = ("os._", "sys._", "super()._", "socket._", "threading._", "providers._")
 
 
 @cache
@@ -74,7 +74,7 @@ def private_accesses(tree: ast.Module) -> Iterator[str]:
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls")):
                 continue
-            case ast.Attribute(attr=name) if is_private(name) and not ast.unparse(node).startswith(_STANDARD):
+            case ast.Attribute(attr=name) if is_private(name) and not ast.unparse(node).startswith(_OF_OTHERS):
                 yield f"{node.lineno} {ast.unparse(node)}"
             case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] == "mqtune":
                 yield from (f"{node.lineno} import {alias.name}" for alias in names if is_private(alias.name))

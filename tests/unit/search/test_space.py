@@ -192,11 +192,14 @@ NESTED["again"] = NESTED
         ({"a": [uniform(0, 1), print]}, r"a\[1\]: <built-in .* can't be sent"),
         ({"x": ENDLESS}, "does it hold itself"),
         (NESTED, "does one hold itself"),
+        # A whole space that is one domain, as in Hyperopt.
+        (choice([{"x": uniform(0, 1)}, {"x": 3}]), r"is one domain, and not a dict .*: give it a name, .*\{'model': choice"),
         *(({"outer": {key: 1}}, "the key .* under 'outer' is not a name") for key in (1, None, "", "a/b", ("a",))),
         # A function that fails, or needs its own value.
         ({"x": sample_from(lambda c: c["widht"]), "width": 1}, r"x: its sample_from function raised KeyError: .*widht \(there are x, width\)"),
         ({"x": sample_from(lambda spec: spec.config.widht), "width": 8}, r"x: .* raised AttributeError: widht \(there are x, width\)"),
         ({"in": {"x": sample_from(lambda c: object())}}, r"in/x: <object .* can't be sent"),
+        ({"in": {"y": 1, "x": sample_from(lambda c: c["y"])}}, r"in/x: .*KeyError: .*\(there are in\).*It gets the whole config"),
         ({"a": sample_from(lambda c: c["b"]["c"]), "b": {"c": sample_from(lambda c: c["a"])}}, "need each other: a needs b/c needs a"),
         ({"a": sample_from(lambda c: sum(c.values())), "b": 1}, "need each other: a needs a"),
         ({"opt": choice([{"lr": grid_search([1, 2])}, 3])}, r"opt/lr: grid_search\(\[1, 2\]\) stands in an entry of a choice, .*use grid"),

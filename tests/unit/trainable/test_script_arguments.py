@@ -18,7 +18,7 @@ from mqtune import Script
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.trainable import ArgumentTemplate, MetricLines, OutputPatterns, TrainableSpec, reader_of
 
-PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "scripts.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "tune.md").read_text()
 #: The rows of the page's table: items, a config, and the words that become of them.
 ROWS = re.findall(r"^\| (`.*`|nothing) \| `(\{.*\})` \| (`.*`|nothing) \|", PAGE, re.MULTILINE)
 

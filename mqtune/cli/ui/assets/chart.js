@@ -460,6 +460,8 @@ export function picture(
         ),
       );
     }
+    // On a phone the axes need more width than there is, so that people scroll sideways.
+    if (last.scales?.length) plots.tabIndex = 0;
     if (last.height)
       all().forEach((plot) => {
         plot.style.height = `${last.height}px`;

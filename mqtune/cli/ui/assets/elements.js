@@ -178,7 +178,7 @@ export function table(heads, rows, attributes) {
 // Returns a button that opens a menu. An item is [text, action, hint], an element, or null for a separator. An item
 // without an action is disabled, and its hint is the reason.
 export function menu(name, items, { label, side = "", kind = "button caret" } = {}) {
-  const box = el("span", { class: "menu" });
+  const box = Object.assign(el("span", { class: "menu" }), { items });
   let popup;
   // The document has this listener only while the menu is open, as pages often replace their menus.
   const outside = (event) => {
@@ -260,6 +260,17 @@ export function quietSelect(name, options, value, changed) {
   box.value = value;
   box.addEventListener("change", () => changed(box.value));
   return el("label", { class: "quiet-select" }, name, box);
+}
+
+// Returns buttons and menus for wide screens, and one menu with all their items for phones.
+export function collapsible(parts, label) {
+  const items = parts.flatMap((part) => part.items ?? [[part.textContent, () => part.click()]]);
+  return items.length
+    ? [
+        el("span", { class: "actions seldom" }, parts),
+        el("span", { class: "phone" }, menu("⋯", items, { label, kind: "button dots" })),
+      ]
+    : [];
 }
 
 // Returns a shell command with a button that copies it.

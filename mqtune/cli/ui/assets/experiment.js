@@ -1,5 +1,5 @@
 // The page of one experiment: its head, its tabs, and the stream of changes that all tabs share.
-import { el, glyph, kindOf, progress, refill } from "./elements.js";
+import { collapsible, el, glyph, kindOf, progress, refill } from "./elements.js";
 import { about, ago, exact, number } from "./format.js";
 import { api, me, paced, problem, stream } from "./server.js";
 import { chartStates } from "./chart.js";
@@ -126,7 +126,10 @@ export function experimentPage(main, name) {
     tabs,
     body,
   );
-  if (me.steer) actions.append(...experimentButtons(name, () => summary ?? { counts: {}, limits: {} }));
+  if (me.steer) {
+    const parts = experimentButtons(name, () => summary ?? { counts: {}, limits: {} });
+    actions.append(...collapsible(parts, `actions of ${name}`));
+  }
 
   function tabAddress(key) {
     return `#/e/${encodeURIComponent(name)}${key ? `?tab=${key}` : ""}`;

@@ -1,6 +1,7 @@
 // The importances of parameters as bars, with the ranges of the best trials. The ranges are shown first, as they are
 // computed quickly.
 import { card, el, svg } from "./elements.js";
+import { number } from "./format.js";
 import { api } from "./server.js";
 import { emptyText, watched } from "./chart.js";
 
@@ -66,7 +67,7 @@ export function importances(
     if (!known.length) {
       const tell = () => {
         const passed = performance.now() - began;
-        note.textContent = `computing${trials ? ` from ${trials} trials` : ""}${passed > SLOW_MS ? `, ${Math.round(passed / 1000)} s` : ""}`;
+        note.textContent = `computing${trials ? ` from ${number(trials)} trials` : ""}${passed > SLOW_MS ? `, ${Math.round(passed / 1000)} s` : ""}`;
       };
       tell();
       timer = setInterval(tell, 1000);

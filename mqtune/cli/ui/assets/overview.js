@@ -187,6 +187,15 @@ function showBest(list, found, { name, summary }) {
   );
   const side = ({ key }) => (values(key).some((value) => typeof value === "number") ? "right" : null);
   const first = parameters[0]?.key;
+  // Phones show only the metrics. The list of trials has the rest.
+  const classes = (column, ...more) =>
+    [
+      ...more,
+      column.key === first || column.key === "ran_s" ? "begins" : "",
+      metrics.includes(column) ? "" : "seldom",
+    ]
+      .filter(Boolean)
+      .join(" ");
   const cells = (row, rank) => [
     el(
       "td",
@@ -203,13 +212,7 @@ function showBest(list, found, { name, summary }) {
       el(
         "td",
         {
-          class: [
-            side(column) ?? "cut",
-            column.key === "best" ? "best" : "",
-            column.key === first || column.key === "ran_s" ? "begins" : "",
-          ]
-            .filter(Boolean)
-            .join(" "),
+          class: classes(column, side(column) ?? "cut", column.key === "best" ? "best" : ""),
         },
         formats[column.key](row.cells[column.key]),
       ),
@@ -220,10 +223,7 @@ function showBest(list, found, { name, summary }) {
       [
         "trial",
         "status",
-        ...columns.map((column) => [
-          column.title,
-          [side(column) ?? "", column.key === first || column.key === "ran_s" ? "begins" : ""].join(" "),
-        ]),
+        ...columns.map((column) => [column.title, classes(column, side(column) ?? "")]),
       ],
       found.rows.map(cells),
       { "aria-label": "best trials" },

@@ -163,6 +163,11 @@ export function parametersTab(context) {
           ]
         : [el("span", { class: "soft" }, `${metric} of completed trials`)]),
     );
+    const segments = levels.querySelector(".segments"),
+      shown = segments?.querySelector("[aria-pressed=true]");
+    // On a phone not all fit.
+    if (shown)
+      segments.scrollLeft = shown.offsetLeft - segments.offsetLeft - (segments.clientWidth - shown.offsetWidth) / 2;
     legend.replaceChildren(
       ...legendOf(
         last.panels.flatMap((panel) => panel.data.map((trace) => ({ ...trace, count: undefined }))),

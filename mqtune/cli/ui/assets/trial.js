@@ -1,5 +1,5 @@
 // The page of one trial: why it waits, its config beside the best trial's, its curves, attempts, code and output.
-import { card, el, place, plain, refill, star, status, table, words } from "./elements.js";
+import { card, collapsible, el, place, plain, refill, star, status, table, words } from "./elements.js";
 import { ago, exact, isVirtual, lasted, number } from "./format.js";
 import { api, paced, poll, problem, stream } from "./server.js";
 import { labels } from "./labels.js";
@@ -106,7 +106,8 @@ export function trialPage(main, name, id) {
       verbs = found.status;
       const copy = () =>
         navigator.clipboard?.writeText(found.config.map((each) => `${each.name}=${each.value}`).join(" "));
-      actions.replaceChildren(...trialButtons(name, [{ id, status: found.status }], [["Copy config", copy]]));
+      const parts = trialButtons(name, [{ id, status: found.status }], [["Copy config", copy]]);
+      actions.replaceChildren(...collapsible(parts, `actions of trial ${id}`));
     }
     const compares = found.config.some((each) => each.best !== null);
     const heads = ["parameter", "value", ...(compares ? [`best: trial ${found.best_trial}`] : [])];
