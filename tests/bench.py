@@ -19,7 +19,7 @@ from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Ev
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY
 from mqtune.core.resources import Resources
-from mqtune.core.seats import seat_in
+from mqtune.core.tasks import task_in
 from mqtune.core.trial import (
     CONTINUE,
     Attempt,
@@ -436,9 +436,9 @@ class Bench:
 
     def start(self, trial: str = "0001", *, at: float | None = None, is_ready: bool = True) -> Bench:
         """Claim all seats of the trial's attempt, and step. The worker may not be ready to run its code."""
-        staged = [each for each in self.worker.unclaimed() if seat_in(each.trial)[0] == trial]
-        for place in sorted(staged, key=lambda each: seat_in(each.trial)):
-            _, seat = seat_in(place.trial)
+        staged = [each for each in self.worker.unclaimed() if task_in(each.trial)[0] == trial]
+        for place in sorted(staged, key=lambda each: task_in(each.trial)):
+            _, seat = task_in(place.trial)
             claim = Claim(place.trial, place.attempt, f"{place.trial}-{place.attempt}")
             started = AttemptStarted(
                 trial=TrialId(trial),
@@ -449,7 +449,7 @@ class Bench:
                 at=self.clock.now if at is None else at,
                 queue="mqtune.cpu",
                 environment={"python": "3.11.9", "packages": {"numpy": "2.0"}, "code": "abc"} if is_ready else {},
-                seat=seat,
+                task=seat,
             )
             grant = self.worker.claim(claim, f"w{seat or ''}", LEASE_S, started.encode())
             self.claims[claim.trial], self.sequences[claim.trial] = claim, 0

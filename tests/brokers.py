@@ -10,10 +10,10 @@ import pytest
 
 from mqtune.backends import CeleryBackend, SimulatedClock, celery, queues
 from mqtune.core.errors import AccessDenied
-from mqtune.core.events import WorkerInfo
 from mqtune.core.resources import EVERY, Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal import MemoryJournal, MemoryServer
 
 SMALL: Final = Resources(cpus=2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqtune.core.events import WorkerInfo
 from mqtune.core.impairment import Impairment
 from mqtune.core.version import __version__
+from mqtune.core.worker_info import WorkerInfo
 
 
 def worker(name: str = "w@h", **details: Any) -> WorkerInfo:

@@ -35,12 +35,13 @@ import hiredis
 import redis
 
 from mqtune.core.codec import pack_metrics, segment_bytes
-from mqtune.core.events import AttemptStarted, WorkerInfo, busy_as
+from mqtune.core.events import AttemptStarted
 from mqtune.core.keys import control_channel
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
+from mqtune.core.worker_info import WorkerInfo, busy_as
 from mqtune.journal.base import Claim, Grant, Segment, new_token
 from mqtune.journal.exchange.fleet import Fleet
 from mqtune.journal.redis import RedisJournal, renew_all

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
-    from mqtune.backends.base import BackendSession as BackendSession, Offer as Offer, TakesGangs as TakesGangs
+    from mqtune.backends.base import (
+        BackendSession as BackendSession,
+        Offer as Offer,
+        TakesSeveralTasks as TakesSeveralTasks,
+    )
     from mqtune.backends.celery import (
         CeleryBackend as CeleryBackend,
         Together as Together,
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "base": ("BackendSession", "Offer", "TakesGangs"),
+    "base": ("BackendSession", "Offer", "TakesSeveralTasks"),
     "celery": ("CeleryBackend", "Together"),
     "local.server": ("EmbeddedServer", "ServerBinary", "find_binaries", "find_binary"),
     "local.backend": ("LocalBackend",),

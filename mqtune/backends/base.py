@@ -66,7 +66,7 @@ class BackendSession(Protocol):
     def slots(self) -> int:
         """Number of suitable slots, free or not, as of the last refresh.
 
-        If trials have several seats, this and ``offered`` and ``free`` count how many trials can run at the same time.
+        If trials take several slots, this and ``offered`` and ``free`` count how many trials can run at the same time.
         """
 
     def refresh(self) -> None:
@@ -82,7 +82,7 @@ class BackendSession(Protocol):
         """
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Note that an attempt has started in a slot of this queue. *trial* may name a further seat."""
+        """Note that an attempt has started in a slot of this queue. *trial* may name a further task."""
 
     def ended(self, trial: TrialId, attempt: int) -> None:
         """Note that an attempt has ended, or was withdrawn before its start. Its slot is free."""
@@ -105,7 +105,7 @@ class BackendSession(Protocol):
     def queued(self) -> set[tuple[TrialId, int]] | None:
         """Return the attempts sent by ``publish`` that wait for a slot. None if that is unknown.
 
-        A pair has the name of the trial, or of a gang's seat, and the attempt's number. If an attempt was journaled
+        A pair has the name of the trial, or of a further task, and the attempt's number. If an attempt was journaled
         more than 10 s ago, has not started, and is missing in the result, the driver publishes it again.
         """
 
@@ -149,16 +149,16 @@ class TakesResources(Protocol):
 
 
 @runtime_checkable
-class TakesGangs(Protocol):
-    """Optional attribute of a session whose attempts may have several seats.
+class TakesSeveralTasks(Protocol):
+    """Optional attribute of a session whose attempts may have several tasks.
 
-    Without it, an experiment with gangs is refused. The driver publishes such an attempt once, and the backend claims
-    each seat by its name (``mqtune.core.seats``). All seats begin when the last claim is granted, and each ends with
-    ``Journal.end``. ``slots``, ``offered`` and ``free`` count attempts and not seats.
+    Without it, an experiment whose trials take several slots is refused. The driver publishes such an attempt once, and
+    the backend claims each task by its name (``mqtune.core.tasks``). All tasks begin when the last claim is granted,
+    and each ends with ``Journal.end``. ``slots``, ``offered`` and ``free`` count attempts and not tasks.
     """
 
     #: Always True.
-    takes_gangs: bool
+    takes_several_tasks: bool
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ from mqtune.backends.shared import RegisterSource
 from mqtune.core.crews import Register
 from mqtune.core.keys import EVENT_EXCHANGE, TASK_NAME
 from mqtune.core.priorities import MESSAGE_PRIORITIES, Priority
-from mqtune.core.seats import seat_name
+from mqtune.core.tasks import task_name
 from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
 from mqtune.journal.server.connection import OneClient, celery_options, celery_tls, celery_url
@@ -154,8 +154,11 @@ class CeleryBackend(QueueBackend):
             fields["runtime"] = attempt.ended_at - attempt.started_at
         try:
             self._connect()
-            for number, worker in [(0, attempt.worker), *((seat.number, seat.worker) for seat in attempt.seats)]:
-                uuid = f"{self._experiment}/{seat_name(trial, number)}/{attempt.number}"
+            for number, worker in [
+                (0, attempt.worker),
+                *((task.number, task.worker) for task in attempt.further_tasks),
+            ]:
+                uuid = f"{self._experiment}/{task_name(trial, number)}/{attempt.number}"
                 # With the worker's name, so that Flower updates the row of the worker's task.
                 with self._app.events.Dispatcher(self._connection, hostname=worker) as dispatcher:
                     dispatcher.send(f"task-{AttemptEnd.LOST.value}", uuid=uuid, **fields)

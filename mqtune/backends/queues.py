@@ -22,10 +22,10 @@ from mqtune.backends.shared import Pool
 from mqtune.core.clock import Clock
 from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied, ConfigurationError
-from mqtune.core.events import busy_as
 from mqtune.core.resources import Resources, patterned, queue_name
 from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.core.version import UPGRADE, __version__
+from mqtune.core.worker_info import busy_as
 from mqtune.journal.base import Journal
 from mqtune.journal.exchange.fleet import Fleet
 from mqtune.journal.exchange.local_queue import Task
@@ -35,7 +35,7 @@ from mqtune.trainable.bundle import ACCEPTS_TAG
 
 logger = logging.getLogger(__name__)
 
-#: A task: its name (a trial or a seat), and the number of the attempt. With the trial's name, also an attempt.
+#: A task: its name (a trial or a further task), and the number of the attempt. With the trial's name, also an attempt.
 _Key = tuple[TrialId, int]
 
 
@@ -139,7 +139,7 @@ class QueueBackend(ABC):
         takes_code: whether the driver sends code. Only workers that accept code are used then.
     """
 
-    takes_gangs = True
+    takes_several_tasks = True
 
     def __init__(
         self,
@@ -325,9 +325,9 @@ class QueueBackend(ABC):
     def free(self, resources: Resources) -> int:
         """Return the number of free slots that fit.
 
-        For gangs, return the number of attempts that fit. The slots of other experiments were counted at the last
-        refresh. If an attempt needs several workers, the result is an upper bound, because it is unknown which workers
-        have the free slots.
+        If attempts have several tasks, return the number of attempts that fit. The slots of other experiments were
+        counted at the last refresh. If an attempt needs several workers, the result is an upper bound, because it is
+        unknown which workers have the free slots.
         """
         fitting = self._select_fitting(resources)
         others = [queues for experiment, queues in self._count_busy().items() if experiment != self.token]

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
         queues_of as queues_of,
         runs_of as runs_of,
         unmet_versions as unmet_versions,
-        users_of_quota as users_of_quota,
-        way_to_more as way_to_more,
     )
     from mqtune.cli.place import Place as Place, chosen as chosen, find_trial as find_trial
     from mqtune.cli.replay import SCHEDULERS as SCHEDULERS, scheduler_of as scheduler_of
@@ -65,8 +63,6 @@ _NAMES = {
         "queues_of",
         "runs_of",
         "unmet_versions",
-        "users_of_quota",
-        "way_to_more",
     ),
     "place": ("Place", "chosen", "find_trial"),
     "replay": ("SCHEDULERS", "scheduler_of"),

@@ -57,6 +57,6 @@ def _interrupted_demo() -> str | None:
 
 
 def _new_demo() -> str:
-    from mqtune.driver.setup.connect import deployment_of  # noqa: PLC0415 - as above
+    from mqtune.driver.setup.deployments import deployment_of  # noqa: PLC0415 - as above
 
     return deployment_of(None).new_name(_STEM)

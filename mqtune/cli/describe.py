@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mqtune.cli.machine_use import described_use, usage_of
 from mqtune.cli.place import View
-from mqtune.core.trial import Attempt, Seat, Trial
+from mqtune.core.trial import Attempt, FurtherTask, Trial
 from mqtune.core.usage import LiveUse
 
 
@@ -53,12 +53,12 @@ def _attempt(attempt: Attempt, use: LiveUse | None) -> dict[str, object]:
         "source": attempt.source,
         "stdout": attempt.stdout_path,
         "stderr": attempt.stderr_path,
-        "seats": [_seat(seat) for seat in attempt.seats],
+        "seats": [_described(task) for task in attempt.further_tasks],
         "usage": usage_of(attempt, use),
         "use": described_use(use),
     }
 
 
-def _seat(seat: Seat) -> dict[str, object]:
-    files = {"stdout": seat.stdout_path, "stderr": seat.stderr_path}
-    return {"seat": seat.number, "worker": seat.worker, "host": seat.host, "devices": list(seat.devices), **files}
+def _described(task: FurtherTask) -> dict[str, object]:
+    files = {"stdout": task.stdout_path, "stderr": task.stderr_path}
+    return {"seat": task.number, "worker": task.worker, "host": task.host, "devices": list(task.devices), **files}

@@ -22,7 +22,7 @@ from mqtune.journal.server.room import MAKE_ROOM, Room, sizes_on
 from mqtune.trainable.bundle import ACCEPTS_TAG
 
 if TYPE_CHECKING:
-    from mqtune.core.events import WorkerInfo
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.journal.server.connection import RedisClient
 
 #: Warn if less disk space is free, in bytes: checkpoints and logs would soon fill it.

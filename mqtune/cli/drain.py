@@ -15,7 +15,7 @@ from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.timing import Timing
 
 if TYPE_CHECKING:
-    from mqtune.core.events import WorkerInfo
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.journal.exchange.fleet import Fleet
     from mqtune.journal.server.connection import RedisClient
     from mqtune.services.ownership.audit import AuditAction

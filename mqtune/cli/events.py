@@ -12,15 +12,8 @@ import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.cli.place import complete_experiment, find_place, opened
-from mqtune.core.events import (
-    DriverStarted,
-    Event,
-    ExperimentCreated,
-    ExperimentEnded,
-    RequestAnswered,
-    Requested,
-    readable_events,
-)
+from mqtune.core.entries import readable_events
+from mqtune.core.events import DriverStarted, Event, ExperimentCreated, ExperimentEnded, RequestAnswered, Requested
 from mqtune.core.text import printable
 from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 

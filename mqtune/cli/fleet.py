@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,29 +18,26 @@ from mqtune.cli.output import broker_option, json_option, print_json, print_tabl
 from mqtune.cli.owners import has_others, is_of, owner_option
 from mqtune.cli.place import Place, opened
 from mqtune.cli.verbs import SECTIONS, Verbs
-from mqtune.core.crews import register_of
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
-from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.priorities import PRIORITIES, Priority
 from mqtune.core.resources import version_in
-from mqtune.core.seats import seat_name
+from mqtune.core.tasks import task_name
 from mqtune.core.text import counted, printable
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
 from mqtune.core.version import UPGRADE, __version__, meets, minor
+from mqtune.core.worker_info import busy_as
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
-from mqtune.services.shares.divider import Cap, Demand, Table, entitlements, to_share
-from mqtune.services.shares.overview import ShareSummary, busy_slots, shares_of
+from mqtune.services.shares.divider import Table
+from mqtune.services.shares.overview import ShareSummary, demands_on, shares_on
 
 if TYPE_CHECKING:
     from mqtune.client import ExperimentHandle
-    from mqtune.core.events import WorkerInfo
     from mqtune.core.impairment import Impairment
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.journal.exchange.fleet import Fleet
-    from mqtune.services.shares.quotas import Quota
 
 _SHOWN: Final = 4
 
@@ -59,7 +55,7 @@ def open_fleet(broker: str) -> Iterator[Fleet]:
 def described_worker(info: WorkerInfo) -> dict[str, object]:
     """Return a worker for JSON."""
     impairments = [impairment._asdict() for impairment in info.impairments]
-    return {**dataclasses.asdict(info), "busy": busy_slots(info), "impairments": impairments}
+    return {**dataclasses.asdict(info), "busy": info.busy_slots, "impairments": impairments}
 
 
 def impairment_text(impairment: Impairment) -> str:
@@ -191,7 +187,7 @@ def _print_section(heads: Sequence[str], rows: Iterable[list[str]]) -> None:
 
 
 def _print_count(workers: Sequence[WorkerInfo]) -> None:
-    slots, busy = sum(info.slots for info in workers), sum(map(busy_slots, workers))
+    slots, busy = sum(info.slots for info in workers), sum(info.busy_slots for info in workers)
     gpus = sum(len(info.gpu_names) for info in workers)
     counts = [
         counted(len(workers), "worker"),
@@ -226,7 +222,7 @@ def _worker_cells(info: WorkerInfo) -> dict[str, str]:
     up = duration(max(0.0, time.time() - info.joined_at))
     gpus = ",".join(info.gpu_names) + (f" ({info.free_gpu_memory_gb:g} GB free)" if info.shared_gpus else "")
     drivers = f"{info.driving} of {info.drivers}" if info.drivers else ""
-    cells = info.name, str(busy_slots(info)), str(info.slots), gpus, up, info.queue, info.version, drivers
+    cells = info.name, str(info.busy_slots), str(info.slots), gpus, up, info.queue, info.version, drivers
     return dict(zip(_WORKER_HEADS, map(printable, cells), strict=True))
 
 
@@ -256,7 +252,13 @@ def queues_of(fleet: Fleet, workers: Iterable[WorkerInfo]) -> list[Queue]:
         if info.slots or not info.drivers:
             groups.setdefault(info.queue, []).append(info)
     return [
-        Queue(name, len(group), sum(info.slots for info in group), sum(map(busy_slots, group)), _waiting(fleet, name))
+        Queue(
+            name,
+            len(group),
+            sum(info.slots for info in group),
+            sum(info.busy_slots for info in group),
+            _waiting(fleet, name),
+        )
         for name, group in groups.items()
     ]
 
@@ -266,38 +268,6 @@ def _waiting(fleet: Fleet, queue: str) -> int | None:
         return fleet.waiting(queue)
     except AccessDenied:
         return None
-
-
-class Shares(NamedTuple):
-    """A fleet's shares, the largest first, and its quotas. Each is None if it may not be read."""
-
-    shares: list[ShareSummary] | None
-    quotas: list[Quota] | None
-
-
-def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
-    """Return each experiment's share of a fleet's slots, and the quotas.
-
-    They are some seconds old. The shares that a driver uses may differ by one slot, as it rounds them at another time.
-    """
-    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
-
-    with contextlib.closing(connect(broker, role="reader")) as client:
-        quotas = None
-        with contextlib.suppress(AccessDenied):
-            quotas = Quotas(client, patience_s=CONNECT_TIMEOUT_S).all()
-    table = demands_on(broker)
-    return Shares(None if table is None else shares_of(table, workers), quotas)
-
-
-def demands_on(broker: str) -> Table | None:
-    """Return the experiments' demands, some seconds old. None if the account may not read them."""
-    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.services.shares.demands import Demands  # noqa: PLC0415
-
-    with contextlib.closing(connect(broker, role="reader")) as client:
-        return Demands(client, patience_s=CONNECT_TIMEOUT_S).table()
 
 
 def experiments_of(broker: str) -> list[str]:
@@ -310,65 +280,15 @@ def experiments_of(broker: str) -> list[str]:
     return []
 
 
-def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -> str:
-    """Return how to get more slots for an experiment: a command, or whom to ask to raise a cap.
-
-    *table* is None if the account may not read the demands.
-    """
-    token = busy_as(name)
-    own = next((demand for demand in table.demands if demand.experiment == token), None) if table is not None else None
-    if table is None or own is None:
-        return f"a larger share, or a higher priority: mqtune set {name} --help"
-    others = [demand for demand in table.demands if demand is not own]
-    rank = PRIORITIES.index(own.priority)
-    higher = [p for p in PRIORITIES[:rank] if any(demand.priority == p and demand.wanted for demand in others)]
-    if not higher:
-        share = 2 * own.weight
-        cap_hint = _cap_hint(own, table, lambda cap: cap.share < share, f"--share {share:g}")
-        return cap_hint or f"mqtune set {name} share={share:g}"
-    register = register_of(workers)
-    shared = to_share(register.slots, register.busy, {demand.experiment for demand in table.demands})
-
-    def slots_with(priority: Priority) -> int:
-        wanted = [*others, replace(own, priority=priority)]
-        return entitlements(wanted, shared, table.quotas, aging_s=table.aging_s)[token]
-
-    # The lowest priority that gives more slots. If none does, suggest the highest.
-    helps = next((p for p in reversed(higher) if slots_with(p) > slots_with(own.priority)), higher[-1])
-    rank = PRIORITIES.index(helps)
-    cap_hint = _cap_hint(own, table, lambda cap: PRIORITIES.index(cap.priority) > rank, f"--priority {helps}")
-    return cap_hint or f"mqtune set {name} priority={helps}"
-
-
-def _cap_hint(own: Demand, table: Table, forbids: Callable[[Cap], bool], wanted: str) -> str:
-    """Return whom to ask to raise the cap that forbids a setting. It is empty if no cap does."""
-    for pattern in own.quotas:
-        if forbids(cap := table.caps.get(pattern, Cap())):
-            return f"ask {cap.by or 'an operator'} to raise the cap: mqtune fleet quota '{pattern}' {wanted}"
-    return ""
-
-
-def users_of_quota(pattern: str, table: Table | None, names: Iterable[str]) -> str:
-    """Return the experiments that use a quota's slots, such as "a (3), b (1)". Empty if unknown."""
-    known = {busy_as(name): name for name in names}
-    using = (
-        [demand for demand in table.demands if pattern in demand.quotas and demand.running] if table is not None else []
-    )
-    using.sort(key=lambda demand: -demand.running)
-    shown = [f"{known.get(demand.experiment, 'another experiment')} ({demand.running})" for demand in using[:_SHOWN]]
-    more = f" and {len(using) - _SHOWN} more" if len(using) > _SHOWN else ""
-    return ", ".join(shown) + more
-
-
 _WAITING_HEADS: Final = ("experiment", "no slot for", "priority", "share", "wants")
 _RUN_HEADS: Final = ("worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use", "owner")
 
 
 class Run(NamedTuple):
-    """A running attempt, or one of its further seats.
+    """A running attempt, or one of its further tasks.
 
     Attributes:
-        trial: the trial's id, or the name of the seat.
+        trial: the trial's id, or the name of the task.
         since: when it started, in seconds since the epoch.
         use: how it uses the machine now, or None if unknown.
     """
@@ -426,14 +346,14 @@ def with_use(url: str | None, runs: Sequence[Run]) -> list[Run]:
 
 
 def runs_of(experiment: Experiment) -> Iterator[Run]:
-    """Yield an experiment's running attempts, each with its further seats."""
+    """Yield an experiment's running attempts, each with its further tasks."""
     for trial in experiment.trials.values():
         if trial.attempts and is_running(trial.attempts[-1]):
             attempt = trial.attempts[-1]
             yield (run := _run_of(experiment, trial, attempt))
-            for seat in attempt.seats:
-                name, devices = seat_name(trial.id, seat.number), ",".join(seat.devices)
-                yield run._replace(worker=seat.worker, devices=devices, trial=name)
+            for task in attempt.further_tasks:
+                name, devices = task_name(trial.id, task.number), ",".join(task.devices)
+                yield run._replace(worker=task.worker, devices=devices, trial=name)
 
 
 def _run_of(experiment: Experiment, trial: Trial, attempt: Attempt) -> Run:

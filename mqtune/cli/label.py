@@ -13,7 +13,8 @@ from mqtune.cli.owners import force_option
 from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, server_of, steered
 from mqtune.cli.steer import Outcome, ask, experiment_of, tell, wait_option
 from mqtune.core.errors import AccessDenied, NameTaken
-from mqtune.core.trial import NO_LABELS, TrialId
+from mqtune.core.labels import NO_LABELS
+from mqtune.core.trial import TrialId
 from mqtune.results.labelling import is_in_folder_alone, label
 from mqtune.results.results import Results
 

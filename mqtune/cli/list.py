@@ -19,10 +19,11 @@ from mqtune.cli.owners import has_others, is_of, owner_of, owner_option
 from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, names_on, opened, state_text
 from mqtune.cli.submit import state_on
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
+from mqtune.core.labels import Labels
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.owner import NOBODY
 from mqtune.core.text import printable
-from mqtune.core.trial import Labels, TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.journal.files.copy import JOURNAL_FILE
 from mqtune.results.display import short_config, short_value
 from mqtune.results.experiments import (

@@ -73,8 +73,8 @@ def command(
             broker=broker or None,
         )
     if as_json:
-        number, mark, seat = trial.partition("~")
-        named = f"{number.zfill(4)}{mark}{seat}" if number.isdecimal() else trial
+        number, mark, task = trial.partition("~")
+        named = f"{number.zfill(4)}{mark}{task}" if number.isdecimal() else trial
         head = {"experiment": name, "trial": named, "stream": stream}
         texts = map(_decoder().decode, pieces)
         for text in texts if follow else ["".join(texts)]:

@@ -22,8 +22,9 @@ from mqtune.cli.place import Place, complete_experiment, complete_trial, find_pl
 from mqtune.cli.terms import STATUSES, in_order
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, LogUnavailable
 from mqtune.core.experiment import Experiment
+from mqtune.core.labels import Labels
 from mqtune.core.text import counted, flatten, printable
-from mqtune.core.trial import Attempt, Labels, Trial
+from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
 from mqtune.journal.files.copy import JOURNAL_FILE
 from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table
@@ -313,8 +314,8 @@ def _attempts_table(attempts: list[Attempt], now: float) -> Table:
             f"signal {attempt.signal}" if attempt.signal is not None else left,
         )
         table.add_row(*map(Text, cells))
-        for seat in attempt.seats:
-            table.add_row(f"    seat {seat.number}", Text(printable(seat.worker)), Text(",".join(seat.devices)))
+        for task in attempt.further_tasks:
+            table.add_row(f"    seat {task.number}", Text(printable(task.worker)), Text(",".join(task.devices)))
     return table
 
 

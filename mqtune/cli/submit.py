@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from mqtune.cli.place import Place
-    from mqtune.core.events import WorkerInfo
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.services.submissions.board import SubmissionState
 
 _SHOWN: Final = 4

@@ -18,13 +18,10 @@ from mqtune.backends.placement import EqualWorkers, SlotRoom
 from mqtune.cli.causes import CAUSES, Reason
 from mqtune.cli.fleet import (
     Run,
-    demands_on,
     experiments_of,
     impairment_text,
     open_fleet,
     runs_on,
-    users_of_quota,
-    way_to_more,
 )
 from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.cli.place import complete_trial, find_place, find_trial, live_broker, name_argument, opened
@@ -40,15 +37,16 @@ from mqtune.journal.server.room import FULL, JOURNAL_FULL, Room
 from mqtune.results.experiments import duration, script_in_words
 from mqtune.services.gangs.seating import Seating
 from mqtune.services.gangs.waiting import HeldSeats
+from mqtune.services.shares.advice import users_of_quota, way_to_more
 from mqtune.services.shares.divider import Table, quota_in
-from mqtune.services.shares.overview import busy_slots
+from mqtune.services.shares.overview import demands_on, quotas_on
 
 if TYPE_CHECKING:
     from mqtune.cli.place import Place
     from mqtune.client import ExperimentState
     from mqtune.core.codec import Body
-    from mqtune.core.events import WorkerInfo
     from mqtune.core.experiment import Experiment
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.journal.base import Unclaimed
     from mqtune.services.shares.quotas import Quota
     from mqtune.services.submissions.board import SubmissionState
@@ -186,12 +184,7 @@ class ServerView:
     @cached_property
     def quotas(self) -> list[Quota] | None:
         """The quotas, or None if the account may not read them."""
-        from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-        from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
-
-        with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
-            return Quotas(client, patience_s=CONNECT_TIMEOUT_S).all()
-        return None
+        return quotas_on(self._url)
 
     def unclaimed(self) -> list[Unclaimed]:
         """Return the attempts and seats that no worker has started. Empty if they may not be read."""
@@ -532,8 +525,8 @@ class Inquiry:
 
     def _all_used(self, asked: Resources, fitting: list[WorkerInfo]) -> str:
         """Return a sentence if these workers' slots or GPU memory are used up, else an empty text."""
-        slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
-        free = [_room_of(asked, info, max(0, info.slots - busy_slots(info))) for info in fitting]
+        slots, busy = sum(info.slots for info in fitting), sum(info.busy_slots for info in fitting)
+        free = [_room_of(asked, info, max(0, info.slots - info.busy_slots)) for info in fitting]
         if asked.seats > 1 and not Seating().count(asked, free):
             apart = " on different workers" if asked.machines > 1 else ""
             left = f"{max(0, slots - busy)} of the {slots} matching slots are free, but it needs {asked.seats}{apart}"

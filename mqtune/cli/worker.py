@@ -67,7 +67,7 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 )
 @_setting(
     "--hold-seats",
-    "seat_s",
+    "reserve_s",
     envvar="MQTUNE_HOLD_SEATS",
     type=float,
     default=30.0,

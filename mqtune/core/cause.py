@@ -11,7 +11,7 @@ class Cause(NamedTuple):
     Attributes:
         meaning: the cause, for the docs.
         way_out: the next step for a person; empty if nothing helps. ``{NAME}`` and ``{TRIAL}`` stand for the experiment
-            and the trial, ``{MORE}`` for the command that gives the experiment a larger share.
+            and the trial, ``{MORE}`` for the command that gives the experiment more slots.
         begins: how this cause begins in a driver's ``reason``; empty if drivers never give it.
     """
 

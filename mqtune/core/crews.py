@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from mqtune.core.codec import Body, Number
-from mqtune.core.events import WorkerInfo
 from mqtune.core.plain import Count
 from mqtune.core.version import meets
+from mqtune.core.worker_info import WorkerInfo
 
 #: The most names and the most notes in a crew. People read no more.
 _NAMED: Final = 5

@@ -9,12 +9,9 @@ Readers ignore unknown fields. An unknown version is a clear error.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import logging
 import reprlib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, cast, get_args
 
@@ -33,9 +30,8 @@ from mqtune.core.codec import (
 )
 from mqtune.core.definition import with_new_names
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.impairment import Impairment
-from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.plain import AttemptNumber, Count, field_values, from_plain, unusual_fields
+from mqtune.core.owner import Owner
+from mqtune.core.plain import AttemptNumber, Count, field_values, from_plain
 from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     REPORT_DEFAULTS,
@@ -195,9 +191,10 @@ class Told(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted(_Body):
-    """A worker starts the process of an attempt. All seats of the attempt are claimed."""
+    """A worker starts the process of an attempt. All tasks of the attempt are claimed."""
 
     KIND: ClassVar[str] = "started"
+    KEYS: ClassVar[Mapping[str, str]] = {"task": "seat"}
     trial: TrialId
     attempt: AttemptNumber
     worker: str
@@ -213,8 +210,9 @@ class AttemptStarted(_Body):
     working_dir: str = ""
     #: A mark of the folder with its output. A folder with the same path on another machine has another mark.
     log_mark: str = ""
-    #: The number of the seat, from 0. Each seat of a gang has an event of its own.
-    seat: Count = 0
+    #: The number of the task, from 0. Each task of an attempt has an event of its own. Messages call it
+    #: ``seat``.
+    task: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +335,7 @@ class AttemptEnded(_Body):
     #: Whether it failed because it ran longer than its ``timeout_s``. The trial is not retried then.
     outlived: bool = False
     cursor: Cursor | None = None
-    #: Why its process runs no further trial. Empty if it may, or if processes are not reused.
+    #: Why its process runs no further trial. Empty if it may.
     retired: str = ""
     #: Its use of the machine, see ``mqtune.core.usage``. It is empty if the attempt ended before the first sample.
     usage: Body = field(default_factory=dict)
@@ -541,163 +539,6 @@ def _readable_reports(data: bytes, entry: str) -> Reports:
     return Reports(segments, lost)
 
 
-def busy_as(experiment: str) -> str:
-    """Return a token that stands for an experiment. An experiment's name may be confidential."""
-    return hashlib.sha256(experiment.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerInfo:
-    """A worker's description of itself in the fleet's register."""
-
-    name: str
-    host: str
-    pid: int
-    version: str
-    queue: str
-    gpus: Number
-    cpus: int
-    slots: Count
-    devices: list[str]
-    code_root: str
-    joined_at: Number
-    #: The memory of each GPU of a slot, or of its share of one; 0 if unknown.
-    gpu_memory_gb: Number = 0
-    tags: list[str] = field(default_factory=list)
-    #: The reasons why it, or one of its devices, takes no trials now. ``slots`` leaves these out if idle.
-    impairments: list[Impairment] = field(default_factory=list)
-    #: The longest duration of its shutdown, in seconds.
-    leaves_within_s: Number = 60.0
-    #: The names of the experiments whose trials it takes: patterns with * for any letters, separated by commas.
-    experiments: str = "*"
-    #: The number of its busy slots by experiment. ``busy_as`` makes the tokens of experiments.
-    busy: Body = field(default_factory=dict)
-    #: The parts of its owner, with ``host``.
-    account: str = ""
-    user: str = ""
-    #: How many submitted scripts it may run at the same time, and how many run now.
-    drivers: int = 0
-    driving: int = 0
-    #: The most free memory of a GPU for another trial, if trials share GPUs by memory.
-    free_gpu_memory_gb: Number = 0
-
-    @property
-    def gpu_names(self) -> list[str]:
-        """The worker's GPUs, each once."""
-        return [*dict.fromkeys(name for names in self.devices for name in names.split(",") if name)]
-
-    @property
-    def shared_gpus(self) -> int:
-        """The number of GPUs that trials share by memory."""
-        return len(self.gpu_names) if self.gpu_memory_gb and not self.gpus else 0
-
-    @property
-    def note(self) -> str:
-        """The worker's impairments as text for people. It stays the same while nothing changes."""
-        return "; ".join(impairment.reason for impairment in self.impairments)
-
-    @property
-    def owner(self) -> Owner:
-        """The owner of the worker's process. NOBODY for a worker of an earlier version."""
-        return Owner(self.account, self.user, self.host) if self.user else NOBODY
-
-    def encode(self) -> bytes:
-        """Encode the description for a heartbeat, without the fields that have their defaults."""
-        return encode_value([VERSION, unusual_fields(self)])
-
-    @classmethod
-    def decode(cls, data: bytes) -> WorkerInfo:
-        """Return the description. Unknown fields are ignored.
-
-        Raises:
-            MessageVersionError: the version is unknown, or the bytes are not a description.
-        """
-        try:
-            version, body = decode_value(data)
-        except (ValueError, TypeError) as error:
-            raise MessageVersionError(f"a worker's description can't be read: {data[:100]!r}: {error}") from None
-        if not is_version(version, VERSION):
-            raise MessageVersionError(
-                f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"
-            )
-        try:
-            return from_plain(cls, body)
-        except (TypeError, ValueError, LookupError) as error:
-            raise MessageVersionError(f"a worker's description is broken: {error}") from None
-
-
 def is_of_driver(event: Event) -> bool:
     """Whether a driver wrote this event: only drivers' events have a cursor."""
     return getattr(event, "cursor", None) is not None
-
-
-def readable_events(entries: Iterable[tuple[str, bytes]]) -> Iterator[Event]:
-    """Yield the readable events of entries. Reports are left out."""
-    for id_, data in entries:
-        if not data.startswith(REPORTS_PREFIX):
-            with contextlib.suppress(MessageVersionError):
-                if (event := decode_event(data, id_)) is not None:
-                    yield event
-
-
-def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Event]]:
-    """Return the drivers' events by their cursor, in the order of the journal."""
-    by_cursor: dict[Cursor, list[Event]] = defaultdict(list)
-    for id_, data in entries:
-        if data.startswith(REPORTS_PREFIX):
-            continue
-        event = decode_event(data, id_)
-        cursor = getattr(event, "cursor", None)
-        if event is not None and cursor is not None:
-            by_cursor[cursor].append(event)
-    return dict(by_cursor)
-
-
-def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report]:
-    """Yield a journal's events and single reports in the order of their processing.
-
-    If some reports of a batch can't be decoded, a ``Reports`` event comes first, whose ``unreadable`` counts them.
-    """
-    pending = driver_events(entries)
-    yield from placed_events(entries, pending)
-    # These point at entries that are missing from a damaged journal.
-    for events in pending.values():
-        yield from with_told(events)
-
-
-def with_told(events: Iterable[Event]) -> Iterator[Event | Report]:
-    """Yield a driver's events. Each ``Told`` event is followed by its report."""
-    for event in events:
-        yield event
-        if isinstance(event, Told):
-            yield event.report
-
-
-def reports_of(entries: Iterable[tuple[str, bytes]], trial: TrialId) -> Iterator[Report]:
-    """Yield the reports of one trial, in order. Entries that don't name it are not decoded."""
-    name = trial.encode()
-    for id_, data in entries:
-        if name in data:
-            event = decode_event(data, id_)
-            reports = event if isinstance(event, Reports) else [event.report] if isinstance(event, Told) else []
-            yield from (report for report in reports if report.trial == trial)
-
-
-def placed_events(entries: Iterable[tuple[str, bytes]], pending: dict[Cursor, list[Event]]) -> Iterator[Event | Report]:
-    """Yield each worker or client event, followed by the driver events with a cursor to it.
-
-    Yielded driver events are removed from *pending*.
-    """
-    for id_, data in entries:
-        event = decode_event(data, id_)
-        if event is None or getattr(event, "cursor", None) is not None:
-            continue
-        if isinstance(event, Reports):
-            if event.unreadable:
-                yield Reports([], event.unreadable)
-            for number, report in enumerate(event, 1):
-                yield report
-                yield from with_told(pending.pop(Cursor(id_, number), ()))
-            continue
-        yield event
-        yield from with_told(pending.pop(START if isinstance(event, ExperimentCreated) else Cursor(id_), ()))

@@ -31,6 +31,7 @@ from mqtune.core.events import (
     TrialStaged,
     decode_event,
 )
+from mqtune.core.labels import Labels
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.plain import RowConverter, from_plain, to_plain
@@ -49,11 +50,10 @@ from mqtune.core.trial import (
     AttemptEnd,
     CheckpointId,
     Decision,
-    Labels,
+    FurtherTask,
     Metrics,
     Report,
     SavedCheckpoint,
-    Seat,
     Stop,
     Transition,
     Trial,
@@ -484,12 +484,12 @@ class Experiment:
     def _start(self, event: AttemptStarted) -> None:
         trial = self.trials[event.trial]
         attempt = trial.attempts[event.attempt - 1]
-        if event.seat:
+        if event.task:
             files = event.stdout_path, event.stderr_path, event.log_mark
-            seat = Seat(event.seat, event.worker, event.host, event.queue, tuple(event.devices), *files)
-            attempt.seats = (*attempt.seats, seat)
+            task = FurtherTask(event.task, event.worker, event.host, event.queue, tuple(event.devices), *files)
+            attempt.further_tasks = (*attempt.further_tasks, task)
             if attempt.started_at is not None:
-                # A gang starts with its last seat.
+                # An attempt starts with its last task.
                 attempt.started_at = max(attempt.started_at, event.at)
             return
         attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue

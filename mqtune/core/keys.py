@@ -67,9 +67,9 @@ One experiment ``E``::
     mqtune:x:{E}:restored:<mark>    stream  entries to restore into the journal; expires
     mqtune:x:{E}:metrics[/<db>]     channel "<id> <id before> <encoded event>", sent by the script that appends the
                                             entry
-    mqtune:x:{E}:leases             zset    seat -> server time (ms) at which its lease expires; seat 0 has the name of
+    mqtune:x:{E}:leases             zset    task -> server time (ms) at which its lease expires; task 0 has the name of
                                             its trial
-    mqtune:x:{E}:staged             zset    seat -> server time (ms) at which its attempt was staged; unclaimed ones
+    mqtune:x:{E}:staged             zset    task -> server time (ms) at which its attempt was staged; unclaimed ones
                                             only
     mqtune:x:{E}:asked:<worker>     list    msgpack requests for output of trials that ran on the worker; expires
     mqtune:x:{E}:log:<token>        list    msgpack answer to one of these requests; expires
@@ -99,7 +99,7 @@ One experiment ``E``::
                                             refusal     reason of the last of them
     mqtune:x:{E}:submission:code    hash    digest -> the bundle of its code
     mqtune:x:{E}:checkpoints        hash    checkpoint -> its data; checkpoints in memory only
-    mqtune:x:{E}:trial:<seat>       hash    of a trial or further seat <trial>~<number>; expires days after its attempt
+    mqtune:x:{E}:trial:<task>       hash    of a trial or further task <trial>~<number>; expires days after its attempt
                                             attempt     number of the current attempt, the fencing token
                                             state       staged | running | ended
                                             assignment  msgpack (see mqtune.journal.base)
@@ -117,16 +117,16 @@ One experiment ``E``::
                                             held_until  server time (ms) until which it is reserved for a worker before
                                                         the claim
                                             held_by     that worker
-                                            gang        number of seats, whether each needs its own worker, and the
+                                            gang        number of tasks, whether each needs its own worker, and the
                                                         requested resources: "2:apart:8 GPUs, 4 CPUs"; or ""
-                                            seated_until  server time (ms) until which a claim reserves a seat while
+                                            seated_until  server time (ms) until which a claim reserves a task while
                                                           others are free
-                                            start       of a gang's seat: the event of its start, until all seats are
-                                                        claimed
-                                            address     of a seat, for the other seats
-                                            ended_as    of a gang's seat 0: how the seat that ended the gang has ended,
+                                            start       of one of several tasks: the event of its start, until
+                                                        all are claimed
+                                            address     of a task, for the other tasks
+                                            ended_as    of task 0: how the task that ended the attempt ended:
                                                         itself | failure | worker; or ""
-                                            end         of a gang's seat 0: the event of that end; the last seat
+                                            end         of task 0: the event of that end; the last task
                                                         appends it
                                             importing_since  server time (ms) at which the trainable's import began, or
                                                              ""

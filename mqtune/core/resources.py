@@ -23,8 +23,8 @@ QUEUES: Final = "mqtune-*"
 EVERY: Final = "*"
 #: The key, in a definition, of the function that returns the resources of each trial.
 BY_CONFIG: Final = "by_config"
-#: The most seats of a gang. Each is a key, a lease and a task, and one script iterates over all.
-MOST_SEATS: Final = 1000
+#: The most slots of a trial. Each is a key, a lease and a task, and one script iterates over all.
+MOST_TASKS: Final = 1000
 #: The bytes of a GB, as in the names of GPUs.
 BYTES_PER_GB: Final = 10**9
 #: The separator of a worker's patterns.
@@ -32,7 +32,7 @@ _BETWEEN: Final = ","
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,100}")
 #: The memory in the name of a queue.
 _MEMORY: Final = re.compile(r"\.mem(\d*\.?\d+)")
-_OF_GANGS: Final = frozenset({"machines", "seats"})
+_OF_SLOTS: Final = frozenset({"machines", "seats"})
 #: A tag, which is part of a queue's name.
 _TAG: Final = re.compile(r"[a-z0-9_-]+")
 
@@ -57,7 +57,7 @@ class Resources(KnownArguments):
 
     Raises:
         ConfigurationError: a number is invalid, a tag is not a name, or *machines* and *seats* are both given or more
-            than ``MOST_SEATS``.
+            than ``MOST_TASKS``.
     """
 
     meant: ClassVar = OF_RESOURCES
@@ -84,9 +84,9 @@ class Resources(KnownArguments):
                 f"resources: machines={machines} and seats={seats} are both given; give machines=N for one slot on "
                 "each of N workers, or seats=N for N slots on any workers"
             )
-        if max(machines, seats) > MOST_SEATS:
+        if max(machines, seats) > MOST_TASKS:
             raise ConfigurationError(
-                f"resources: a trial may have at most {MOST_SEATS} seats; {max(machines, seats)} are given"
+                f"resources: a trial may have at most {MOST_TASKS} seats; {max(machines, seats)} are given"
             )
         plain: Body = {"gpus": gpus, "cpus": cpus, "gpu_memory_gb": memory, "tags": _checked_tags(self.tags)}
         plain |= {"machines": machines, "seats": max(machines, seats)}
@@ -94,18 +94,23 @@ class Resources(KnownArguments):
             object.__setattr__(self, name, value)
 
     @property
-    def gang(self) -> str:
-        """The gang as a text, such as "2:apart:8 GPUs, 4 CPUs". Empty for one seat.
+    def slots(self) -> int:
+        """The number of slots that each trial has at the same time. Each runs one task of it."""
+        return self.seats
 
-        "apart" means one seat on each worker; "any" allows several on one worker.
+    @property
+    def task_plan(self) -> str:
+        """The tasks of an attempt as a text, such as "2:apart:8 GPUs, 4 CPUs". Empty for one task.
+
+        "apart" means one task on each worker; "any" allows several on one worker.
         """
         if self.seats == 1:
             return ""
-        return f"{self.seats}:{'apart' if self.machines > 1 else 'any'}:{self.of_seat}"
+        return f"{self.seats}:{'apart' if self.machines > 1 else 'any'}:{self.of_task}"
 
     @property
-    def of_seat(self) -> Resources:
-        """The resources of one seat."""
+    def of_task(self) -> Resources:
+        """The resources of one task."""
         return replace(self, machines=1, seats=1)
 
     @property
@@ -114,8 +119,8 @@ class Resources(KnownArguments):
         if self.seats == 1:
             return f"no worker offers a slot with {self}"
         if self.machines > 1:
-            return f"no fleet of {self.seats} workers offers a slot with {self.of_seat} on each"
-        return f"no fleet offers {self.seats} slots with {self.of_seat} each"
+            return f"no fleet of {self.seats} workers offers a slot with {self.of_task} on each"
+        return f"no fleet offers {self.seats} slots with {self.of_task} each"
 
     @property
     def has_gpu(self) -> bool:
@@ -149,7 +154,7 @@ class Resources(KnownArguments):
     def encode(self) -> Body:
         """Return plain values for a message. *machines* and *seats* are left out if they are 1."""
         plain = {**asdict(self), "tags": sorted(self.tags)}
-        return {name: value for name, value in plain.items() if name not in _OF_GANGS or value > 1}
+        return {name: value for name, value in plain.items() if name not in _OF_SLOTS or value > 1}
 
     @classmethod
     def decode(cls, body: Body) -> Resources:
@@ -162,7 +167,7 @@ class Resources(KnownArguments):
 
     def __str__(self) -> str:
         if self.seats > 1:
-            return f"{self.seats} {'machines' if self.machines > 1 else 'slots'} with {self.of_seat} each"
+            return f"{self.seats} {'machines' if self.machines > 1 else 'slots'} with {self.of_task} each"
         parts = [f"{self.cpus} CPU" + "s" * (self.cpus != 1)]
         if self.gpus:
             memory = f" ({self.gpu_memory_gb:g} GB)" if self.gpu_memory_gb else ""

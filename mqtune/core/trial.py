@@ -1,17 +1,18 @@
-"""Trials: their statuses, transitions, labels, attempts, reports and decisions."""
+"""Trials: their statuses, transitions, attempts, reports and decisions."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NewType, TypeGuard
 
 from mqtune.core.codec import Body, Number
-from mqtune.core.errors import ConfigurationError, InvalidTransition
+from mqtune.core.errors import InvalidTransition
+from mqtune.core.labels import NO_LABELS, Labels
 
 if TYPE_CHECKING:
     from mqtune.core.resources import Resources
@@ -118,86 +119,6 @@ ALLOWED: Final[dict[TrialStatus, frozenset[TrialStatus]]] = {
 _EXPECTING_DATA: Final = frozenset(
     {TrialStatus.RUNNING, TrialStatus.PAUSED, TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
 )
-
-
-#: The maximum lengths of a tag (a column) and of notes (some pages). All of them stay in memory.
-_TAG_CHARS: Final = 100
-_NOTES_CHARS: Final = 10_000
-#: The most tags of one thing.
-_MOST_TAGS: Final = 100
-
-
-class Labels(NamedTuple):
-    """The tags and notes of a trial or an experiment."""
-
-    tags: tuple[str, ...] = ()
-    notes: str = ""
-
-    def changed(self, tags: object = None, notes: object = None) -> Labels:
-        """Return these labels with other tags, other notes, or both.
-
-        Raises:
-            ConfigurationError: the tags are not a list of names, or the notes are not text.
-        """
-        return Labels(
-            self.tags if tags is None else tuple(checked_tags(tags)),
-            self.notes if notes is None else checked_notes(notes),
-        )
-
-    def after(self, arguments: Mapping[str, object]) -> Labels:
-        """Return these labels after a request: tags added or removed, notes replaced or appended.
-
-        Raises:
-            ConfigurationError: an argument is invalid.
-        """
-        gone = checked_tags(arguments.get("untag", []))
-        tags = [*self.tags, *checked_tags(arguments.get("tags", []))]
-        note = checked_notes(arguments.get("note", ""))
-        notes = checked_notes(arguments.get("notes", self.notes))
-        return self.changed([tag for tag in tags if tag not in gone], "\n".join(filter(None, (notes, note))))
-
-    def match(self, tags: Iterable[str] = (), text: str = "") -> bool:
-        """Whether the labels have all of *tags*, and *text* in the notes. Case is ignored."""
-        return set(tags) <= set(self.tags) and text.casefold() in self.notes.casefold()
-
-
-NO_LABELS: Final = Labels()
-
-
-def checked_tags(tags: object) -> list[str]:
-    """Return tags as a list without duplicates, in their order.
-
-    Raises:
-        ConfigurationError: *tags* is not a list of names.
-    """
-    if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
-        raise ConfigurationError(f"tags={tags!r:.200} is not a list of names; give a list such as ['baseline', 'v2']")
-    given = list(tags)
-    for tag in given:
-        if not isinstance(tag, str) or not tag.strip() or len(tag) > _TAG_CHARS or not tag.isprintable():
-            raise ConfigurationError(
-                f"tags: {tag!r:.200} is not a tag; give a text of up to {_TAG_CHARS} characters, on one line"
-            )
-    unique_tags = list(dict.fromkeys(given))
-    if len(unique_tags) > _MOST_TAGS:
-        raise ConfigurationError(f"there are {len(unique_tags)} tags, and the limit is {_MOST_TAGS}; remove some")
-    return unique_tags
-
-
-def checked_notes(notes: object) -> str:
-    """Return *notes* if they are valid.
-
-    Raises:
-        ConfigurationError: the notes are not text, or too long.
-    """
-    if not isinstance(notes, str):
-        raise ConfigurationError(f"notes={notes!r:.200} is not text; give a string")
-    if len(notes) > _NOTES_CHARS:
-        raise ConfigurationError(
-            f"notes: the text has {len(notes):,} characters, and the limit is {_NOTES_CHARS:,}; put it into a file and "
-            "give the file's name"
-        )
-    return notes
 
 
 TrialId = NewType("TrialId", str)
@@ -467,8 +388,8 @@ class Stop(NamedTuple):
     sequence: int
 
 
-class Seat(NamedTuple):
-    """A further seat of a gang's attempt: its number, and where it runs."""
+class FurtherTask(NamedTuple):
+    """A task of an attempt after its first one: its number, and where it runs."""
 
     number: int
     worker: str
@@ -489,10 +410,10 @@ class Attempt:
         source: the trial that saved that checkpoint, if it is another trial.
         environment: the versions of Python, of the packages that the trainable has imported, and of its code.
         working_dir: with ``Process(working_dir="trial")``, its own folder on ``host``; else empty.
-        retired: with ``Process(reuse=True)``, why its process runs no further attempt; else empty.
+        retired: why its process runs no further attempt; else empty.
         usage: the resources that it used, by the names in docs/workers.md. Empty until it has ended.
         resources: its own resources, if they depend on the config; else None.
-        seats: the further seats of a gang. ``worker`` and the other single values are those of seat 0.
+        further_tasks: its tasks after task 0. ``worker`` and the other single values are those of task 0.
     """
 
     number: int
@@ -525,16 +446,16 @@ class Attempt:
     stderr_tail: str = ""
     usage: Body = field(default_factory=dict)
     reports: int = 0
-    seats: tuple[Seat, ...] = ()
+    further_tasks: tuple[FurtherTask, ...] = ()
 
     @property
     def is_open(self) -> bool:
         """Whether the attempt's reports count: it has not ended, and has no order to end."""
         return self.end is None and self.intent is Intent.RUN
 
-    def further_seat(self, number: int) -> Seat | None:
-        """Return a further seat by its number, or None."""
-        return next((seat for seat in self.seats if seat.number == number), None)
+    def further_task(self, number: int) -> FurtherTask | None:
+        """Return a further task by its number, or None."""
+        return next((task for task in self.further_tasks if task.number == number), None)
 
     @property
     def could_not_start(self) -> bool:

@@ -49,12 +49,9 @@ if TYPE_CHECKING:
     from mqtune.driver.setup.retention import Retention as Retention
     from mqtune.driver.setup.settings import KnownTrainable as KnownTrainable, Settings as Settings
     from mqtune.driver.setup.tenancy import claim as claim, is_shared as is_shared, tenant_on as tenant_on
-    from mqtune.driver.writing.actions import (
-        AnswerQuestion as AnswerQuestion,
-        DriverAction as DriverAction,
-        Requeue as Requeue,
-    )
+    from mqtune.driver.writing.actions import DriverAction as DriverAction, Requeue as Requeue
     from mqtune.driver.writing.ledger import Restored as Restored
+    from mqtune.driver.writing.orders import AnswerQuestion as AnswerQuestion
     from mqtune.driver.writing.publishing import GATHER_S as GATHER_S, Publisher as Publisher
 
 #: The names that other folders and tests may use, by the module that defines them.
@@ -73,8 +70,9 @@ _NAMES = {
     "setup.retention": ("Retention",),
     "setup.settings": ("KnownTrainable", "Settings"),
     "setup.tenancy": ("claim", "is_shared", "tenant_on"),
-    "writing.actions": ("AnswerQuestion", "DriverAction", "Requeue"),
+    "writing.actions": ("DriverAction", "Requeue"),
     "writing.ledger": ("Restored",),
+    "writing.orders": ("AnswerQuestion",),
     "writing.publishing": ("GATHER_S", "Publisher"),
     "hooks": ("DriverHooks", "PAUSE_S"),
     "rules.checkpoints": ("CheckpointGC", "LOOK_APART_S", "bring_dicts"),

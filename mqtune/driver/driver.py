@@ -14,8 +14,9 @@ from mqtune.core.callback import Callback
 from mqtune.core.codec import encode_value
 from mqtune.core.definition import decode_definition
 from mqtune.core.events import CheckpointsDropped, Cursor, Event, ExperimentCreated
+from mqtune.core.labels import Labels
 from mqtune.core.machine import DICTS, replace_file
-from mqtune.core.trial import UNDRIVEN, CheckpointId, Labels, Report, Trial, is_in_memory
+from mqtune.core.trial import UNDRIVEN, CheckpointId, Report, Trial, is_in_memory
 from mqtune.driver.hooks import DriverHooks
 from mqtune.driver.loop.loop import Loop
 from mqtune.driver.loop.news import News
@@ -34,9 +35,10 @@ from mqtune.driver.setup.connect import DriverContext, unless_away
 from mqtune.driver.setup.interrupts import Interrupts
 from mqtune.driver.setup.options import LEARNT
 from mqtune.driver.setup.settings import Settings
-from mqtune.driver.writing.actions import Begin, Drop, Finish, Label, Orders
+from mqtune.driver.writing.actions import Begin, Drop, Finish, Label
 from mqtune.driver.writing.heartbeat import Heartbeat
 from mqtune.driver.writing.ledger import Ledger
+from mqtune.driver.writing.orders import Orders
 from mqtune.journal.files.copy import JournalReader
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.progress import deciders_of

@@ -45,7 +45,7 @@ class DriverHost:
         ledger: has the journal, and knows the entries that the driver has read and written.
         heartbeat: sends the driver's state to the server, and has the server's state.
         copy: the file with the driver's copy of the journal.
-        resources: the resources of all trials or, if they depend on the config, an example. The number of seats is
+        resources: the resources of all trials or, if they depend on the config, an example. The number of slots is
             always the same.
         options: returns the current options of the run. Requests may change them.
         appetite: returns how many attempts the driver would run if it had slots.

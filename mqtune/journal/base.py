@@ -12,7 +12,7 @@ from mqtune.core.codec import Number, decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import START, Requested
 from mqtune.core.plain import from_plain
-from mqtune.core.seats import seat_in
+from mqtune.core.tasks import task_in
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.journal.server.room import Room
@@ -32,11 +32,13 @@ WAIT: Final = "wait"
 #: words of its ``Order`` objects with spaces between them, and perhaps WAIT at the end. Otherwise it is FENCED, GAP, or
 #: UNDRIVEN. Only ``renew`` returns UNDRIVEN: the experiment has no driver, so the worker requeues the attempt.
 Answer = str
-#: The reason why a claim is refused; ``lua/claim.lua`` explains each. "beside" and "after" are for gangs.
+#: The reason why a claim is refused; ``lua/claim.lua`` explains each. "beside" and "after" are for attempts
+#: with several tasks.
 Refusal = Literal["unknown", "superseded", "taken", "ended", "revoked", "undriven", "quota", "beside", "after"]
-#: The answer to a claim while the gang has free seats: the worker has the seat, or has returned it.
-Seated = Literal["seated", "left"]
-#: How a seat ended: by itself or an order, by a failure of user code, or because its worker returned it.
+#: The answer to a claim while other tasks of the attempt are unclaimed: the worker has reserved the task, or has
+#: returned it.
+Reserved = Literal["reserved", "left"]
+#: How a task ended: by itself or an order, by a failure of user code, or because its worker returned it.
 EndedBy = Literal["itself", "failure", "worker"]
 #: How an attempt did on its device: well; failed at the start; or failed with an error of a broken device.
 Fared = Literal["well", "failed", "broken"]
@@ -86,9 +88,9 @@ class Chapter(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One worker's claim of an attempt or a seat. ``token`` fences other claims.
+    """One worker's claim of an attempt or a task. ``token`` fences other claims.
 
-    For a further seat of a gang, ``trial`` is the seat's name.
+    For a further task of an attempt, ``trial`` is the task's name.
     """
 
     trial: TrialId
@@ -96,9 +98,9 @@ class Claim(NamedTuple):
     token: str
 
     @property
-    def seat(self) -> tuple[TrialId, int]:
-        """The trial, and the number of the seat."""
-        return seat_in(self.trial)
+    def task(self) -> tuple[TrialId, int]:
+        """The trial, and the number of the task."""
+        return task_in(self.trial)
 
     @property
     def mark(self) -> str:
@@ -117,22 +119,23 @@ class Assignment(NamedTuple):
     Attributes:
         checkpoint: the checkpoint that it starts from, or empty.
         timeout_s: how long it may run; None for no limit. The encoded form calls it ``ttl_s``.
-        gang: the number and resources of its seats, as in ``Resources.gang``; empty for one seat.
+        task_plan: the number and resources of its tasks, as in ``Resources.task_plan``; empty for one task. The encoded
+            form calls it ``gang``.
     """
 
     config: Config
     checkpoint: CheckpointId = CheckpointId("")
     timeout_s: Number | None = None
-    gang: str = ""
+    task_plan: str = ""
 
     @property
-    def seats(self) -> int:
-        """The number of seats of the attempt."""
-        return seats_in(self.gang)
+    def tasks(self) -> int:
+        """The number of tasks of the attempt."""
+        return tasks_in(self.task_plan)
 
     def encode(self) -> bytes:
         """Encode the assignment for Redis."""
-        return encode_value({"ttl_s" if name == "timeout_s" else name: own for name, own in self._asdict().items()})
+        return encode_value({_KEYS.get(name, name): own for name, own in self._asdict().items()})
 
     @classmethod
     def decode(cls, data: bytes) -> Assignment:
@@ -143,23 +146,23 @@ class Assignment(NamedTuple):
         """
         try:
             known = cls._field_defaults | decode_value(data)
-            known["timeout_s"] = known.get("ttl_s")
+            known |= {name: known[key] for name, key in _KEYS.items() if key in known}
             return from_plain(cls, [known[name] for name in cls._fields])
         except (ValueError, TypeError, LookupError) as error:
             raise MessageVersionError(f"the assignment of an attempt can't be read: {data[:100]!r}: {error}") from None
 
 
-def seats_in(gang: str) -> int:
-    """Return the number of seats in ``Assignment.gang``."""
-    count = gang.partition(":")[0]
-    return int(count) if count.isdecimal() and len(count) < _SEAT_DIGITS else 1
+def tasks_in(task_plan: str) -> int:
+    """Return the number of tasks in ``Assignment.task_plan``."""
+    count = task_plan.partition(":")[0]
+    return int(count) if count.isdecimal() and len(count) < _TASK_DIGITS else 1
 
 
 class Grant(NamedTuple):
     """The answer to a granted claim: the worker has the lease of the attempt now.
 
-    ``timestamp`` is the time of the trial's last report, 0 before the first. ``address`` is the address of a gang's
-    seat 0.
+    ``timestamp`` is the time of the trial's last report, 0 before the first. ``address`` is the address of its
+    task 0, if it has several.
     """
 
     assignment: Assignment
@@ -238,8 +241,10 @@ class Others(NamedTuple):
     running: int
 
 
-#: A number of seats has fewer digits than this.
-_SEAT_DIGITS: Final = 5
+#: A number of tasks has fewer digits than this.
+_TASK_DIGITS: Final = 5
+#: The fields of an assignment with another key in its encoded form.
+_KEYS: Final = {"timeout_s": "ttl_s", "task_plan": "gang"}
 #: How long a device counts as broken, in seconds. In this time, no other device of the experiment is noted as broken.
 BROKEN_S: Final = 3600.0
 
@@ -386,7 +391,7 @@ class Journal(ABC):
 
     @abstractmethod
     def expired(self) -> list[TrialId]:
-        """Return the names of the seats whose lease has expired."""
+        """Return the names of the tasks whose lease has expired."""
 
     @abstractmethod
     def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> AttemptCheck:
@@ -413,7 +418,7 @@ class Journal(ABC):
 
     @abstractmethod
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
-        """Return up to *count* seats, unclaimed for *older_than_s* seconds or more, oldest first."""
+        """Return up to *count* tasks, unclaimed for *older_than_s* seconds or more, oldest first."""
 
     @abstractmethod
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
@@ -518,17 +523,17 @@ class Journal(ABC):
     @abstractmethod
     def claim(
         self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
-    ) -> Grant | Refusal | Seated:
+    ) -> Grant | Refusal | Reserved:
         """Take the lease of an attempt and append its start.
 
         At most one claim of an attempt is granted. No claim is granted if there is no driver and the policy is "finish"
         or "stop", if a quota is used up, or if the attempt was revoked before it began (:func:`revocation`). With a
         used-up quota, the attempt counts as staged just now.
 
-        In a gang, each seat is claimed. A claim reserves its seat for *lease_s* seconds. The worker repeats the claim
-        to keep the seat and to learn whether the gang has started; a claim with 0 seconds returns the seat. The claim
-        of the last seat grants all claims and appends all starts in one step. If gangs ask for equal resources, seats
-        go to the gang that was staged first. Other seats reach this one at *address*.
+        If an attempt has several tasks, each is claimed. A claim reserves its task for *lease_s* seconds. The worker
+        repeats the claim to keep the task and to learn whether the attempt has started; a claim with 0 seconds returns
+        the task. The claim of the last task grants all claims and appends all starts in one step. If such attempts have
+        equal plans, workers get tasks of the one that was staged first. Other tasks reach this one at *address*.
         """
 
     @abstractmethod
@@ -573,9 +578,10 @@ class Journal(ABC):
         Return False, and do nothing, if the attempt no longer counts, or if the journal lacks one of its first
         *reports* reports.
 
-        A gang ends with its last seat, and one end is appended. It is seat 0's, or that of the seat that ended the gang
-        earlier, by a failure or because its worker returned it. A returned seat counts before a failed one, because the
-        loss of one seat makes others fail. As soon as such a seat or seat 0 ends, the other seats get orders to end.
+        An attempt ends with its last task, and one end is appended. It is task 0's, or that of the task that ended the
+        attempt earlier, by a failure or because its worker returned it. A returned task counts before a failed one,
+        because the loss of one task makes others fail. As soon as such a task or task 0 ends, the others get orders to
+        end.
         """
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Requested
-from mqtune.core.seats import seat_names
+from mqtune.core.tasks import task_names
 from mqtune.core.trial import UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     BROKEN_S,
@@ -32,7 +32,7 @@ from mqtune.journal.base import (
     Order,
     Others,
     Refusal,
-    Seated,
+    Reserved,
     Segment,
     ServerState,
     Unclaimed,
@@ -136,12 +136,12 @@ class MemoryJournal(Journal):
             if before is not None and before.attempt >= attempt:
                 return False
             now, kept = self.server.clock(), assignment.encode()
-            if before is not None and before.gang:
-                self._state.forget_seats(trial)
-            for name in seat_names(trial, assignment.seats):
+            if before is not None and before.task_plan:
+                self._state.forget_tasks(trial)
+            for name in task_names(trial, assignment.tasks):
                 # Removed first, so that the dict keeps the order in which attempts were staged.
                 self._state.trials.pop(name, None)
-                self._state.trials[name] = TrialState(attempt, kept, staged_at=now, gang=assignment.gang)
+                self._state.trials[name] = TrialState(attempt, kept, staged_at=now, task_plan=assignment.task_plan)
             if before is not None:
                 self._state.trials[trial].timestamp, self._state.trials[trial].closed = before.timestamp, before.closed
             self._append(event)
@@ -159,13 +159,13 @@ class MemoryJournal(Journal):
                 state.decided = intent.value
                 self._append(event)
             ended_by, is_running, was_staged = f"{self._epoch}:{intent.value}", False, state.state == "staged"
-            for seat in self._state.seats(trial, state.gang):
-                if seat.state == "running":
+            for task in self._state.tasks(trial, state.task_plan):
+                if task.state == "running":
                     is_running = True
-                    if seat is state or not intent.effect.keeps_state:
-                        seat.intent = intent.value
-                elif seat.state == "staged":
-                    seat.state, seat.ended_by = "ended", ended_by
+                    if task is state or not intent.effect.keeps_state:
+                        task.intent = intent.value
+                elif task.state == "staged":
+                    task.state, task.ended_by = "ended", ended_by
             if is_running:
                 return "running"
             if was_staged:
@@ -218,14 +218,14 @@ class MemoryJournal(Journal):
             self._check_epoch()
             now, are_under_way = self.server.clock(), []
             for trial, attempt in attempts:
-                standing, seats = self._state.standing(trial, attempt)
+                standing, tasks = self._state.standing(trial, attempt)
                 is_under_way = standing in ("running", "staged")
                 are_under_way.append(is_under_way)
-                for name, seat in zip(seat_names(trial, len(seats)), seats if is_under_way else (), strict=False):
-                    if seat.lease_until == math.inf:
-                        seat.lease_until = now + lease_s
-                    if seat.staged_at == math.inf:
-                        seat.staged_at = now
+                for name, task in zip(task_names(trial, len(tasks)), tasks if is_under_way else (), strict=False):
+                    if task.lease_until == math.inf:
+                        task.lease_until = now + lease_s
+                    if task.staged_at == math.inf:
+                        task.staged_at = now
                         self._state.trials[name] = self._state.trials.pop(name)
             entries = self._state.entries
             return AttemptCheck(entries[-1].id if entries else "", are_under_way)
@@ -239,7 +239,7 @@ class MemoryJournal(Journal):
             is_it = state is not None and state.attempt == attempt
             if state is not None and is_it and state.ended_by == ended_by:
                 return True
-            standing, seats = self._state.standing(trial, attempt)
+            standing, tasks = self._state.standing(trial, attempt)
             others = False
             if guard == "gone":
                 entries = self._state.entries
@@ -248,19 +248,19 @@ class MemoryJournal(Journal):
                     return False
                 if standing in ("running", "staged"):
                     return False
-                self._state.forget_seats(trial, "" if state is None else state.gang)
+                self._state.forget_tasks(trial, "" if state is None else state.task_plan)
                 state = self._state.trials[trial] = TrialState(attempt, b"", timestamp=timestamp)
-                seats = [state]
+                tasks = [state]
             else:
-                now, running = self.server.clock(), [seat for seat in seats if seat.state == "running"]
-                has_expired = any(seat.lease_until <= now or seat.lease_until == math.inf for seat in running)
+                now, running = self.server.clock(), [task for task in tasks if task.state == "running"]
+                has_expired = any(task.lease_until <= now or task.lease_until == math.inf for task in running)
                 if state is None or standing != "running" or (guard == "expired" and not has_expired):
                     return False
                 others = state.ended_as not in ("", "failure")
                 if not others and state.timestamp != timestamp and self._state.has_reports(trial, read):
                     return False
-            for seat in seats:
-                seat.state, seat.intent, seat.ended_by = "ended", "", f"{self._epoch}:" if others else ended_by
+            for task in tasks:
+                task.state, task.intent, task.ended_by = "ended", "", f"{self._epoch}:" if others else ended_by
             self._append(state.end if others else event)
             return not others
 
@@ -278,7 +278,7 @@ class MemoryJournal(Journal):
             state.size = state.most_bytes = 0
             for trial in trials:
                 state.trials.pop(trial, None)
-                self._state.forget_seats(trial)
+                self._state.forget_tasks(trial)
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         with self._lock:
@@ -399,7 +399,7 @@ class MemoryJournal(Journal):
 
     def claim(
         self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
-    ) -> Grant | Refusal | Seated:
+    ) -> Grant | Refusal | Reserved:
         with self._lock:
             state = self._state.trials.get(claim.trial)
             if state is None:
@@ -410,39 +410,41 @@ class MemoryJournal(Journal):
                 return "ended"
             if state.state == "running" and state.token != claim.token:
                 return "taken"
-            trial, _ = claim.seat
-            seats, now = self._state.seats(trial, state.gang), self.server.clock()
+            trial, _ = claim.task
+            tasks, now = self._state.tasks(trial, state.task_plan), self.server.clock()
             if state.state == "staged":
-                if state.gang and lease_s == 0:
+                if state.task_plan and lease_s == 0:
                     state.token = "" if state.token == claim.token else state.token
                     return "left"
-                if (refusal := self._refusal(claim, worker, state, seats)) is not None:
+                if (refusal := self._refusal(claim, worker, state, tasks)) is not None:
                     return refusal
                 state.worker, state.token, state.address, state.start = worker, claim.token, address, event
-                if not all(seat is state or seat.is_taken(now) for seat in seats):
-                    state.seated_until = now + lease_s
-                    return "seated"
-                for seat in seats:
-                    seat.state, seat.lease_until = "running", now + lease_s
-                    self._append(seat.start)
+                if not all(task is state or task.is_taken(now) for task in tasks):
+                    state.reserved_until = now + lease_s
+                    return "reserved"
+                for task in tasks:
+                    task.state, task.lease_until = "running", now + lease_s
+                    self._append(task.start)
             elif lease_s:
                 state.lease_until = now + lease_s
-            return Grant(Assignment.decode(state.assignment), state.timestamp, seats[0].address if state.gang else "")
+            return Grant(
+                Assignment.decode(state.assignment), state.timestamp, tasks[0].address if state.task_plan else ""
+            )
 
-    def _refusal(self, claim: Claim, worker: str, state: TrialState, seats: list[TrialState]) -> Refusal | None:
-        """Return why a claim of a staged attempt or seat is refused. None if it is not."""
-        if self._state.is_revoked(claim.seat[0], claim.attempt):
+    def _refusal(self, claim: Claim, worker: str, state: TrialState, tasks: list[TrialState]) -> Refusal | None:
+        """Return why a claim of a staged attempt or task is refused. None if it is not."""
+        if self._state.is_revoked(claim.task[0], claim.attempt):
             return "revoked"
         if self._undriven():
             return "undriven"
-        if not state.gang or state.token == claim.token:
+        if not state.task_plan or state.token == claim.token:
             return None
         now = self.server.clock()
         if state.is_taken(now):
             return "taken"
-        if is_apart(state.gang) and any(seat.is_taken(now) and seat.worker == worker for seat in seats):
+        if is_apart(state.task_plan) and any(task.is_taken(now) and task.worker == worker for task in tasks):
             return "beside"
-        return "after" if self._state.comes_after(claim.seat[0], state.gang, worker, now) else None
+        return "after" if self._state.comes_after(claim.task[0], state.task_plan, worker, now) else None
 
     def _running(self, claim: Claim) -> TrialState | None:
         """Return the running attempt of a claim. None if the claim is fenced."""
@@ -531,14 +533,14 @@ class MemoryJournal(Journal):
             if state.state != "running" or state.sequence < reports:
                 return False
             state.state, state.intent, state.ended_by = "ended", "", claim.token
-            seats = self._state.seats(claim.seat[0], state.gang)
-            first = seats[0]
+            tasks = self._state.tasks(claim.task[0], state.task_plan)
+            first = tasks[0]
             counts = state is first or by == "worker" or (by == "failure" and not first.intent)
             if (counts and not first.ended_as) or (first.ended_as == "failure" and by == "worker"):
                 first.ended_as, first.end = by, event
-            running = [seat for seat in seats if seat.state == "running"]
-            for seat in running if counts else ():
-                seat.intent = seat.intent or (Intent.STOP if by == "itself" else Intent.HAND_BACK).value
+            running = [task for task in tasks if task.state == "running"]
+            for task in running if counts else ():
+                task.intent = task.intent or (Intent.STOP if by == "itself" else Intent.HAND_BACK).value
             if not running:
                 self._append(first.end)
             return True

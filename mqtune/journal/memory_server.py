@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mqtune.core.codec import REPORTS_PREFIX
-from mqtune.core.seats import seat_in, seat_name, seat_names
+from mqtune.core.tasks import task_in, task_name, task_names
 from mqtune.core.trial import CheckpointId, TrialId
-from mqtune.journal.base import Answer, Chapter, Entry, OnLoss, entry_order, revocation, seats_in
+from mqtune.journal.base import Answer, Chapter, Entry, OnLoss, entry_order, revocation, tasks_in
 
 #: Maximum number of checked unread entries, as in lose.lua.
 _LOOK: Final = 100
@@ -43,20 +43,20 @@ class TrialState:
     held_by: str = ""
     #: When its worker began to import the trainable.
     imports_at: float | None = None
-    #: For a seat of a gang: its worker, the end of its reservation, its start event until all are taken, and its
-    #: address.
-    gang: str = ""
+    #: For one of several tasks: their plan, its worker, the end of its reservation, its start event until all are
+    #: taken, and its address.
+    task_plan: str = ""
     worker: str = ""
-    seated_until: float = -math.inf
+    reserved_until: float = -math.inf
     start: bytes = b""
     address: str = ""
-    #: For a gang: the cause and the event of the seat's end that ended it.
+    #: For several tasks: the cause and the event of the task's end that ended the attempt.
     ended_as: str = ""
     end: bytes = b""
 
     def is_taken(self, now: float) -> bool:
-        """Whether a worker has reserved this seat while the gang waits for other seats."""
-        return self.state == "staged" and bool(self.token) and self.seated_until > now
+        """Whether a worker has reserved this task while others of its attempt are unclaimed."""
+        return self.state == "staged" and bool(self.token) and self.reserved_until > now
 
     @property
     def answer(self) -> Answer:
@@ -110,58 +110,58 @@ class MemoryExperiment:
         reports = (entry.data for entry in entries if entry.data.startswith(REPORTS_PREFIX))
         return any(trial.encode() in data for data in reports) or len(entries) == _LOOK
 
-    def seats(self, trial: TrialId, gang: str) -> list[TrialState]:
-        """Return the existing seats of a gang's attempt, or the single seat of another attempt."""
-        return [self.trials[name] for name in seat_names(trial, seats_in(gang)) if name in self.trials]
+    def tasks(self, trial: TrialId, task_plan: str) -> list[TrialState]:
+        """Return the existing tasks of a trial's attempt."""
+        return [self.trials[name] for name in task_names(trial, tasks_in(task_plan)) if name in self.trials]
 
     def standing(self, trial: TrialId, attempt: int) -> tuple[str, list[TrialState]]:
-        """Return the state and seats of an attempt.
+        """Return the state and tasks of an attempt.
 
-        The state is "running" if a seat runs, "ended" if all have ended, and "staged" otherwise. It is empty if a seat
+        The state is "running" if a task runs, "ended" if all have ended, and "staged" otherwise. It is empty if a task
         is missing or belongs to another attempt.
         """
         first = self.trials.get(trial)
         if first is None:
             return "", []
-        seats = self.seats(trial, first.gang)
-        is_whole = len(seats) == seats_in(first.gang) and all(seat.attempt == attempt for seat in seats)
-        states = {seat.state for seat in seats}
-        return next(state for state in ("running", "staged", "ended") if state in states) if is_whole else "", seats
+        tasks = self.tasks(trial, first.task_plan)
+        is_whole = len(tasks) == tasks_in(first.task_plan) and all(task.attempt == attempt for task in tasks)
+        states = {task.state for task in tasks}
+        return next(state for state in ("running", "staged", "ended") if state in states) if is_whole else "", tasks
 
-    def forget_seats(self, trial: TrialId, gang: str = "") -> None:
-        """Delete the further seats of a trial. *gang* has their number, if some are missing."""
-        for name in seat_names(trial, seats_in(gang))[1:]:
+    def forget_tasks(self, trial: TrialId, task_plan: str = "") -> None:
+        """Delete the further tasks of a trial. *task_plan* has their number, if some are missing."""
+        for name in task_names(trial, tasks_in(task_plan))[1:]:
             self.trials.pop(name, None)
-        seat = 1
-        while self.trials.pop(seat_name(trial, seat), None) is not None:
-            seat += 1
+        number = 1
+        while self.trials.pop(task_name(trial, number), None) is not None:
+            number += 1
 
     def is_revoked(self, trial: TrialId, attempt: int) -> bool:
         """Whether the revocation of an attempt was requested."""
         return revocation(trial, attempt) in self.requests
 
-    def comes_after(self, trial: TrialId, gang: str, worker: str, now: float) -> bool:
-        """Whether a gang that was staged earlier must get seats from this worker first.
+    def comes_after(self, trial: TrialId, task_plan: str, worker: str, now: float) -> bool:
+        """Whether this worker must first take a task of an attempt that was staged earlier.
 
-        It has equal resources, and lacks a seat that the worker could take.
+        That attempt has an equal plan, and lacks a task that the worker could take.
         """
         listed = (name for name, state in self.trials.items() if state.state == "staged" and state.staged_at < math.inf)
-        for other in dict.fromkeys(seat_in(name)[0] for name in listed):
+        for other in dict.fromkeys(task_in(name)[0] for name in listed):
             if other == trial:
                 return False
             its = self.trials.get(other)
-            if its is not None and its.gang == gang and not self.is_revoked(other, its.attempt):
-                seats = self.seats(other, gang)
-                lacks = any(seat.state == "staged" and not seat.is_taken(now) for seat in seats)
-                is_here = any(seat.is_taken(now) and seat.worker == worker for seat in seats)
-                if lacks and not (is_apart(gang) and is_here):
+            if its is not None and its.task_plan == task_plan and not self.is_revoked(other, its.attempt):
+                tasks = self.tasks(other, task_plan)
+                lacks = any(task.state == "staged" and not task.is_taken(now) for task in tasks)
+                is_here = any(task.is_taken(now) and task.worker == worker for task in tasks)
+                if lacks and not (is_apart(task_plan) and is_here):
                     return True
         return False
 
 
-def is_apart(gang: str) -> bool:
-    """Whether each seat of a gang needs its own worker."""
-    return ":apart:" in gang
+def is_apart(task_plan: str) -> bool:
+    """Whether each task of an attempt needs its own worker."""
+    return ":apart:" in task_plan
 
 
 class MemoryServer:

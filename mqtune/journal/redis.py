@@ -27,7 +27,7 @@ from mqtune.core.errors import (
 )
 from mqtune.core.events import Requested
 from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control_channel
-from mqtune.core.seats import seat_names
+from mqtune.core.tasks import task_names
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     BROKEN_S,
@@ -48,7 +48,7 @@ from mqtune.journal.base import (
     Order,
     Others,
     Refusal,
-    Seated,
+    Reserved,
     Segment,
     ServerState,
     Unclaimed,
@@ -140,7 +140,7 @@ class RedisJournal(Journal):
         self.experiment = experiment
         #: Called after ``restore``, to restore other data that the server may have lost.
         self.on_restored: Callable[[], None] = lambda: None
-        #: Returns the queue and the message for a seat and an attempt's number. ``stage`` then also queues the message.
+        #: Returns the queue and the message for a task and an attempt's number. ``stage`` then also queues the message.
         #: None if messages are published later.
         self.task_of: Callable[[TrialId, int], tuple[str, str]] | None = None
         # redis-py's types include the results of other settings.
@@ -262,10 +262,10 @@ class RedisJournal(Journal):
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         keys = [self._keys.trial(trial), self._keys.staged, self._keys.leases]
-        args = [trial, attempt, assignment.encode(), event, assignment.gang]
+        args = [trial, attempt, assignment.encode(), event, assignment.task_plan]
         if self.task_of is not None:
-            for seat in seat_names(trial, assignment.seats):
-                queue, task = self.task_of(seat, attempt)
+            for name in task_names(trial, assignment.tasks):
+                queue, task = self.task_of(name, attempt)
                 keys.append(queue)
                 args.append(task)
         return bool(self._write_as_driver("stage", keys, args))
@@ -304,7 +304,7 @@ class RedisJournal(Journal):
         return int(seconds * 1000 + microseconds // 1000)
 
     def _read_up_to(self, key: str, ms: float, count: int | None = None) -> list[TrialId]:
-        """Return up to *count* seats with a time of at most *ms* in a sorted set, earliest first."""
+        """Return up to *count* tasks with a time of at most *ms* in a sorted set, earliest first."""
         limit = {} if count is None else {"start": 0, "num": count}
 
         def fetch() -> list[bytes]:
@@ -505,13 +505,13 @@ class RedisJournal(Journal):
 
     def claim(
         self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
-    ) -> Grant | Refusal | Seated:
+    ) -> Grant | Refusal | Reserved:
         keys = [self._keys.trial(claim.trial), self._keys.staged, self._keys.leases, QUOTAS, self._keys.requests]
         args = [claim.trial, claim.attempt, worker, claim.token, round(lease_s * 1000), event, self.experiment, address]
         answer, assignment, timestamp, leads = self._write("claim", keys, args)
         if answer == b"granted":
             return Grant(Assignment.decode(assignment), _time(timestamp), leads.decode(errors="replace"))
-        return cast("Refusal | Seated", answer.decode())
+        return cast("Refusal | Reserved", answer.decode())
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         args: list[object] = [self._keys.metrics, REPORTS_PREFIX]

@@ -146,7 +146,7 @@ def _last(experiment: Experiment, trial: Trial) -> str:
 
 
 def _worker_text(attempt: Attempt) -> str:
-    others = len({seat.worker for seat in attempt.seats} - {attempt.worker})
+    others = len({task.worker for task in attempt.further_tasks} - {attempt.worker})
     return printable(attempt.worker) + (f" +{others}" if others else "")
 
 

@@ -10,8 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
+from mqtune.core.entries import events_in_order
 from mqtune.core.errors import ConfigurationError, ImpossibleEvent, MessageVersionError, MqtuneError
-from mqtune.core.events import Event, ExperimentCreated, Reports, decode_event, events_in_order
+from mqtune.core.events import Event, ExperimentCreated, Reports, decode_event
 from mqtune.core.experiment import LOST_BUDGET, Experiment
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.machine import mqtune_home

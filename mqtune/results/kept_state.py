@@ -18,17 +18,9 @@ from typing import BinaryIO, Final, NamedTuple
 import msgpack
 
 from mqtune.core.codec import REPORTS_PREFIX, Body, decode_value, encode_value
+from mqtune.core.entries import placed_events, with_told
 from mqtune.core.errors import ImpossibleEvent, MqtuneError
-from mqtune.core.events import (
-    START,
-    Cursor,
-    Event,
-    ExperimentCreated,
-    Reports,
-    decode_event,
-    placed_events,
-    with_told,
-)
+from mqtune.core.events import START, Cursor, Event, ExperimentCreated, Reports, decode_event
 from mqtune.core.experiment import STATE_FORM, Experiment
 from mqtune.core.machine import replace_file
 from mqtune.core.trial import Report

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, LogUnavailable
-from mqtune.core.seats import is_seat, seat_in, seat_name
 from mqtune.core.submission import DRIVER
+from mqtune.core.tasks import is_task, task_in, task_name
 from mqtune.core.text import counted, names_in_words
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal.exchange.logs import CHUNK_BYTES, LogChunk, LogExchange, LogStream, mark_of, output_path, read_chunk
@@ -49,38 +49,38 @@ def attempt_of(attempts: list[Attempt], trial: TrialId, number: int | None) -> A
     return attempts[chosen - 1]
 
 
-def with_seat(attempt: Attempt, trial: TrialId, seat: int) -> Attempt:
-    """Return a copy of the attempt with the worker, paths and output of one of its seats.
+def with_task(attempt: Attempt, trial: TrialId, number: int) -> Attempt:
+    """Return a copy of the attempt with the worker, paths and output of one of its tasks.
 
     Raises:
-        ConfigurationError: the attempt has no such seat.
+        ConfigurationError: the attempt has no such task.
     """
-    if not seat:
+    if not number:
         return attempt
-    if (further_seat := attempt.further_seat(seat)) is not None:
+    if (further_task := attempt.further_task(number)) is not None:
         return replace(
             attempt,
-            worker=further_seat.worker,
-            host=further_seat.host,
-            log_mark=further_seat.log_mark,
-            stdout_path=further_seat.stdout_path,
-            stderr_path=further_seat.stderr_path,
+            worker=further_task.worker,
+            host=further_task.host,
+            log_mark=further_task.log_mark,
+            stdout_path=further_task.stdout_path,
+            stderr_path=further_task.stderr_path,
             stdout_tail="",
             stderr_tail="",
         )
     named = f"trial {trial} attempt {attempt.number}"
     if attempt.started_at is None:
         raise ConfigurationError(f"{named} has not begun")
-    count = counted(1 + len(attempt.seats), "seat")
-    raise ConfigurationError(f"{named} has no seat {seat}; it has {count}, numbered from 0")
+    count = counted(1 + len(attempt.further_tasks), "seat")
+    raise ConfigurationError(f"{named} has no seat {number}; it has {count}, numbered from 0")
 
 
 class AttemptOutput:
     """The output of one attempt on one stream.
 
     Args:
-        trial: the trial's id, or the name of one of the attempt's seats.
-        attempt: the attempt in its current state; for a seat, as returned by ``with_seat``.
+        trial: the trial's id, or the name of one of the attempt's tasks.
+        attempt: the attempt in its current state; for a task, as returned by ``with_task``.
         stream: "stdout" or "stderr".
         ask: requests output from the attempt's worker. None without a connection.
 
@@ -187,7 +187,7 @@ def follow_log(
 
     Args:
         experiment: the experiment's name, or its folder on this machine.
-        trial: the trial's id, which means its seat 0. ``0001~1`` is seat 1.
+        trial: the trial's id, which means its task 0. ``0001~1`` is task 1.
         stream: "stdout" or "stderr".
         attempt: the attempt's number, by default the last one's.
         offset: the number of bytes to skip; if negative, the number of bytes at the end to yield.
@@ -195,7 +195,7 @@ def follow_log(
         broker: URL of the worker's Redis, or None for an experiment that ran on this machine alone.
 
     Raises:
-        ConfigurationError: the experiment, trial, attempt or seat does not exist.
+        ConfigurationError: the experiment, trial, attempt or task does not exist.
         LogUnavailable: no output can be read.
         BrokerUnavailable: no server answers.
     """
@@ -315,18 +315,18 @@ def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[
     except (ConfigurationError, CopyIncomplete):
         return None
     for name in _names_of(trial):
-        id_, seat = seat_in(name)
+        id_, task = task_in(name)
         if id_ in trials:
-            return name, with_seat(attempt_of(trials[id_].attempts, id_, number), id_, seat)
+            return name, with_task(attempt_of(trials[id_].attempts, id_, number), id_, task)
     return None
 
 
 def _names_of(given: str) -> list[TrialId]:
-    """Return the seats that a user may mean: 1 is trial 0001, and 1~2 is its seat 2."""
-    if not is_seat(given):
+    """Return the tasks that a user may mean: 1 is trial 0001, and 1~2 is its task 2."""
+    if not is_task(given):
         return []
-    trial, seat = seat_in(given)
-    return [seat_name(TrialId(id_), seat) for id_ in (trial, trial.zfill(4))]
+    trial, number = task_in(given)
+    return [task_name(TrialId(id_), number) for id_ in (trial, trial.zfill(4))]
 
 
 def _from_server(exchange: LogExchange, trial: str, number: int | None) -> tuple[TrialId, Attempt]:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqtune.checkpoints import Checkpoint, store_beside
 from mqtune.core import checks
+from mqtune.core.entries import reports_of
 from mqtune.core.entry_points import EXPORTERS, load_point
 from mqtune.core.errors import ConfigurationError, MetricMissing, TrialFailed
-from mqtune.core.events import Event, reports_of
+from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import replace_file
 from mqtune.core.names import OF_RESULTS, naming

@@ -17,9 +17,9 @@ from mqtune.core.objective import metric_of
 from mqtune.core.registry import CLASS, Description, Registered, described
 from mqtune.core.trial import AttemptEnd, Config, Trial, TrialId, TrialStatus
 from mqtune.driver.driver import Driver
-from mqtune.driver.setup.connect import BackendDeployment
 from mqtune.driver.setup.interrupts import Interrupts
 from mqtune.driver.setup.options import Failures, RunOptions
+from mqtune.driver.setup.own_backend import BackendDeployment
 from mqtune.driver.setup.settings import KnownTrainable, Settings
 from mqtune.results.curves import Curve, Recorded, recorded_curves, timed_reports
 from mqtune.results.experiments import duration

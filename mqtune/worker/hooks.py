@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from mqtune.core.errors import MqtuneError
-from mqtune.core.events import WorkerInfo
 from mqtune.core.trial import AttemptEnd
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal.base import Grant
 from mqtune.worker.host.threads import Step
 from mqtune.worker.ports import AttemptHere, ProgramPlace, SendClaim, SlotHere, WorkerService

@@ -16,7 +16,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd
-from mqtune.journal.base import Claim, Grant, Journal, Refusal, Seated
+from mqtune.journal.base import Claim, Grant, Journal, Refusal, Reserved
 from mqtune.journal.server.connection import RedisClient
 from mqtune.worker.host.devices import SlotPlan
 from mqtune.worker.host.impairments import Impairments
@@ -183,7 +183,7 @@ class WorkerHost:
 
 
 #: Sends an attempt's claim, with its lease in seconds and this worker's address, and returns the journal's answer.
-SendClaim = Callable[[float, str], Grant | Refusal | Seated]
+SendClaim = Callable[[float, str], Grant | Refusal | Reserved]
 
 
 class WorkerService:

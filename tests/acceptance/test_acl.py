@@ -152,7 +152,7 @@ def test_gangs_in_lockstep_whose_driver_brings_their_code_are_followed_by_a_moni
     with contextlib.closing(connect(crew.monitor)) as client:
         assert [info.name.partition("@")[0] for info in Fleet(client, patience_s=5).workers()] == ["crew"]
 
-    assert [(trial.reports, len(trial.attempt.seats)) for trial in tuner.get_trials()] == [(9, 1)] * 2
+    assert [(trial.reports, len(trial.attempt.further_tasks)) for trial in tuner.get_trials()] == [(9, 1)] * 2
     assert all(trial.attempts[0].environment["bundle"] for trial in tuner.get_trials())
     assert crew.accounts.refused() == []
 

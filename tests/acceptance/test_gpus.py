@@ -24,9 +24,9 @@ from trainables_gpus import TAKEN_BYTES
 from waiting import eventually
 
 import mqtune
-from mqtune.core.events import WorkerInfo
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal import Fleet, connect
 from mqtune.testing.backends.world import Nothing
 from mqtune.worker import Gpu, GpuProbe

@@ -18,12 +18,13 @@ from fleets import impairment, worker
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
-from mqtune.core.events import START, ExperimentCreated, busy_as
+from mqtune.core.events import START, ExperimentCreated
 from mqtune.core.priorities import lists_of
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
+from mqtune.core.worker_info import busy_as
 from mqtune.journal import Claim, DriverState, Fleet, RedisJournal
 from mqtune.services.exporter import fleet
 from mqtune.services.exporter.fleet import METRICS, FleetReader

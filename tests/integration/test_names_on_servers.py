@@ -12,12 +12,12 @@ import redis
 
 from mqtune.backends import EmbeddedServer
 from mqtune.core.keys import EXPERIMENTS
-from mqtune.driver.setup.connect import deployment_of
+from mqtune.driver.setup.deployments import deployment_of
 
 #: Takes names as a machine with a home of its own.
 MACHINE = """
 import sys
-from mqtune.driver.setup.connect import deployment_of
+from mqtune.driver.setup.deployments import deployment_of
 deployment = deployment_of(sys.argv[1])
 print(*(deployment.new_name("digits") for _ in range(20)))
 """

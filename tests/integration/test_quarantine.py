@@ -19,8 +19,8 @@ from waiting import eventually
 import mqtune
 from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
-from mqtune.core.events import WorkerInfo
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, TrialStatus
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal import Fleet, connect
 from mqtune.testing.backends.world import drive
 

@@ -17,7 +17,7 @@ from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
 from mqtune.core.owner import this_owner
-from mqtune.core.seats import seat_names
+from mqtune.core.tasks import task_names
 from mqtune.core.trial import TrialId
 from mqtune.journal import Claim, Grant, RedisJournal, Unclaimed
 from mqtune.services.shares.demands import Demands
@@ -92,7 +92,7 @@ def test_a_gang_counts_as_many_slots_as_it_has_seats_and_begins_only_where_a_quo
     single = many.stage()
     many.claim(single)
     gangs.stage(ONE, 1, ANY, staged(ONE))
-    seats = [Claim(name, 1, f"token-{name}") for name in seat_names(ONE, 2)]
+    seats = [Claim(name, 1, f"token-{name}") for name in task_names(ONE, 2)]
 
     assert [gangs.claim(each, "w", LONG_S, started(each)) for each in seats] == ["quota"] * 2
     many.journal.end(single, ended(single.trial))

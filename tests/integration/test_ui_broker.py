@@ -21,9 +21,10 @@ from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.steering import steer
 from mqtune.cli.ui.views import fleet_page, why
 from mqtune.core.errors import AccessDenied, ConfigurationError
-from mqtune.core.events import START, AttemptStarted, TrialStaged, busy_as
+from mqtune.core.events import START, AttemptStarted, TrialStaged
 from mqtune.core.keys import DEMANDS, QUOTAS
 from mqtune.core.trial import TrialId, TrialStatus
+from mqtune.core.worker_info import busy_as
 from mqtune.journal import Fleet
 from mqtune.services.shares.demands import Demands
 from mqtune.services.shares.divider import Demand

@@ -24,10 +24,11 @@ from mqtune.cli.ui.access import Access
 from mqtune.cli.ui.app import Page
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
-from mqtune.core.events import AttemptStarted, Labelled, busy_as
+from mqtune.core.events import AttemptStarted, Labelled
 from mqtune.core.keys import QUOTAS
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
+from mqtune.core.worker_info import busy_as
 from mqtune.driver import BundleFolder
 from mqtune.journal import JOURNAL_FILE, JournalFile
 from mqtune.services.shares.demands import Demands

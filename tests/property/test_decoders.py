@@ -28,9 +28,10 @@ from mqtune.core.errors import (
     MessageVersionError,
     TrainableNotFound,
 )
-from mqtune.core.events import START, AttemptStarted, Reports, TrialStaged, WorkerInfo, decode_event
+from mqtune.core.events import START, AttemptStarted, Reports, TrialStaged, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, TrialId
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal import Assignment, Claim, Fleet
 from mqtune.trainable import FRAME, Channel, Session, TrainableSpec
 from mqtune.worker import Stream, Uplink

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from mqtune.core.codec import encode_value
+from mqtune.core.entries import events_in_order
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, NothingResumes
 from mqtune.core.events import (
     AttemptEnded,
@@ -28,7 +29,6 @@ from mqtune.core.events import (
     Requested,
     Told,
     TrialStaged,
-    events_in_order,
 )
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
@@ -518,7 +518,7 @@ class DriverMachine(RuleBasedStateMachine):
         bench = self.bench
         for kind in (TrialStaged, AttemptEnded):
             assert set(Counter((event.trial, event.attempt) for event in bench.of(kind)).values()) <= {1}
-        begun = Counter((event.trial, event.attempt, event.seat) for event in bench.of(AttemptStarted))
+        begun = Counter((event.trial, event.attempt, event.task) for event in bench.of(AttemptStarted))
         assert set(begun.values()) <= {1}
         decided = Counter((event.trial, event.attempt, event.action) for event in bench.of(DecisionTaken))
         assert set(decided.values()) <= {1}

@@ -22,7 +22,7 @@ from mqtune.core.codec import REPORTS_PREFIX, decode_value, pack_metrics, segmen
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Reports, Requested, decode_event
 from mqtune.core.keys import ExperimentKeys, control_channel
-from mqtune.core.seats import seat_in, seat_name
+from mqtune.core.tasks import task_in, task_name
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal import (
@@ -49,7 +49,7 @@ TICK_S: Final = 1000.0
 TRIALS: Final = [TrialId("0001"), TrialId("0002"), TrialId("0003")]
 #: Those of them that may be gangs, and the names of all seats.
 GANGS: Final = {"0002": ["", "2:apart:1 CPU"], "0003": ["2:apart:1 CPU", "2:any:1 CPU", "3:any:1 CPU"]}
-SEATS: Final = [*TRIALS, seat_name(TRIALS[1], 1), seat_name(TRIALS[2], 1), seat_name(TRIALS[2], 2)]
+SEATS: Final = [*TRIALS, task_name(TRIALS[1], 1), task_name(TRIALS[2], 1), task_name(TRIALS[2], 2)]
 WORKERS: Final = ["w0", "w1", "w2"]
 #: Calls that are known again by a mark which each call makes anew: when the journal asks again, that is nothing new, and
 #: when its caller does, it is.
@@ -335,7 +335,7 @@ class JournalMachine(RuleBasedStateMachine):
     def fill_a_gang(self, worker: str, trial: TrialId, ticks: int) -> None:
         """Workers claim the seats that are left, in their order."""
         others = [each for each in WORKERS if each != worker]
-        for name, other in zip([each for each in SEATS if seat_in(each)[0] == trial][1:], others, strict=False):
+        for name, other in zip([each for each in SEATS if task_in(each)[0] == trial][1:], others, strict=False):
             self.claim(other, name, 0, again=False, ticks=ticks)
 
     @rule(
@@ -378,7 +378,9 @@ class JournalMachine(RuleBasedStateMachine):
         self.count += 1
         gangs = GANGS.get(trial, [""])
         timeout_s = float(self.count) if attempt > 1 else None
-        assignment = Assignment({"n": self.count}, CheckpointId(""), timeout_s, gang=gangs[self.count % len(gangs)])
+        assignment = Assignment(
+            {"n": self.count}, CheckpointId(""), timeout_s, task_plan=gangs[self.count % len(gangs)]
+        )
         self.by(self.seat(driver), "stage", trial, attempt, assignment, self.event("staged"))
 
     @rule(driver=driver, trial=trial, off=off, intent=intent)
@@ -438,7 +440,7 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(name=place)
     def lose_a_trial(self, name: TrialId) -> None:
         """The key of a seat is deleted; who drives ends the attempt, and stages no other of its number."""
-        trial, _ = seat_in(name)
+        trial, _ = task_in(name)
         number = self.attempt(trial, 0)
         self.world.forget(name)
         self.twin.forget(name, "trial")

@@ -14,7 +14,8 @@ from simulation import FOR_EVER_S, Killed, Simulation
 from worlds import SCHEDULERS, Repeating, World, worlds
 
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, Reports, events_in_order
+from mqtune.core.entries import events_in_order
+from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, Reports
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Report, TrialStatus
 from mqtune.driver import LoopPace, PlainReports

@@ -121,7 +121,7 @@ def _gang(book: Book) -> None:
     """An attempt with three seats, each on a worker of its own."""
     book.stage("0001")
     for seat in (1, 2):
-        book.start("0001", seat=seat, worker=f"w{seat + 1}@host", devices=[str(seat)])
+        book.start("0001", task=seat, worker=f"w{seat + 1}@host", devices=[str(seat)])
     book.report("0001", {"loss": 0.5})
 
 

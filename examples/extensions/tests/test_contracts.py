@@ -27,7 +27,7 @@ from mqtune.testing.stores import StoreContract
 
 class TestThreads(BackendContract):
     runs_processes = False
-    takes_gangs = False
+    takes_several_tasks = False
 
     @pytest.fixture
     def new_tuner(self) -> NewTuner:

@@ -35,7 +35,7 @@ class LocalBackend(QueueBackend):
         return Shape(queue, queue, needs, 0)
 
     def _task_of(self, name: TrialId, attempt: int) -> tuple[str, str]:
-        """Return the queue and the message for a seat's task. The journal queues the message."""
+        """Return the queue and the message for a task. The journal queues the message."""
         # Forget other attempts, which were withdrawn before they were published.
         own = self._attempt_of((name, attempt))
         self._staged = {task for task in self._staged if self._attempt_of(task) == own}

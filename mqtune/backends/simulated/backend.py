@@ -132,7 +132,7 @@ class Simulated:
 
 
 class SimulatedBackend:
-    """A driver's session with simulated workers. Each seat of an attempt takes a worker.
+    """A driver's session with simulated workers. Each task of an attempt takes a worker.
 
     Args:
         workers: the number of workers, dead ones included.
@@ -140,7 +140,7 @@ class SimulatedBackend:
         resources: the resources of each trial. ``asks`` sets others for an attempt.
     """
 
-    takes_gangs = True
+    takes_several_tasks = True
 
     def __init__(self, fleet: SimulatedFleet, workers: int, offer: Resources | None, resources: Resources) -> None:
         self.clock = fleet.clock
@@ -192,7 +192,7 @@ class SimulatedBackend:
         self.fleet.queue.pop((trial, attempt), None)
 
     def offered(self, resources: Resources) -> int:
-        return self.fleet.alive // resources.seats if any(map(resources.fits, self._offers)) else 0
+        return self.fleet.alive // resources.slots if any(map(resources.fits, self._offers)) else 0
 
     def free(self, resources: Resources) -> int:
         return max(0, self.offered(resources) - len(self._live))
@@ -266,11 +266,11 @@ class SimulatedJournal(MemoryJournal):
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         """Let workers claim an attempt, and offer it to them in the same step.
 
-        In the journal, a gang has only one seat, because one claim takes all of its workers.
+        In the journal, an attempt has only one task, because one claim takes all of its workers.
         """
-        is_staged = super().stage(trial, attempt, assignment._replace(gang=""), event)
+        is_staged = super().stage(trial, attempt, assignment._replace(task_plan=""), event)
         if is_staged:
-            self._fleet.seats = assignment.seats
+            self._fleet.tasks = assignment.tasks
             self._fleet.publish(trial, attempt)
         return is_staged
 

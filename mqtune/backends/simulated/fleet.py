@@ -113,7 +113,7 @@ class SimulatedRun:
     """A claimed attempt on its worker."""
 
     claim: Claim
-    #: The worker of seat 0, and the workers of the further seats.
+    #: The worker of task 0, and the workers of the further tasks.
     worker: Worker
     beside: Sequence[Worker]
     assignment: Assignment
@@ -283,7 +283,7 @@ class SimulatedFleet:
         #: The attempts that wait for workers, the next one first.
         self.queue: dict[tuple[TrialId, int], None] = {}
         #: How many workers each attempt takes. It is equal for all attempts of an experiment.
-        self.seats = 1
+        self.tasks = 1
         self._source = source
         self._conditions = conditions
         self._journal = WorkersJournal(self.server, experiment)
@@ -453,14 +453,14 @@ class SimulatedFleet:
                 heapq.heappush(self._free, worker)
 
     def _take_workers(self) -> list[Worker]:
-        """Take a free worker for each seat of an attempt. Take none if too few are free."""
+        """Take a free worker for each task of an attempt. Take none if too few are free."""
         taken: list[Worker] = []
-        while self._free and len(taken) < self.seats:
+        while self._free and len(taken) < self.tasks:
             worker = heapq.heappop(self._free)
             worker.is_waiting = False
             if worker.is_alive:
                 taken.append(worker)
-        if len(taken) == self.seats:
+        if len(taken) == self.tasks:
             return taken
         for worker in taken:
             worker.is_waiting = True

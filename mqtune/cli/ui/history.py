@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from mqtune.cli.ui.feed import Feed
+from mqtune.core.entries import readable_events
 from mqtune.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -21,7 +22,6 @@ from mqtune.core.events import (
     Requested,
     TrialClosed,
     TrialStaged,
-    readable_events,
 )
 from mqtune.core.text import printable
 from mqtune.core.trial import AttemptEnd
@@ -103,7 +103,7 @@ def lines_of(events: Iterable[Event]) -> Iterator[Line]:
                 begun = "was queued" if event.attempt == 1 else f"was queued again, as attempt {event.attempt}"
                 by = "by hand" if event.by == "user" else ""
                 yield Line(event.at, TRIALS, "queued", event.trial, _with(begun, by, reason=event.reason))
-            case AttemptStarted() if not event.seat:
+            case AttemptStarted() if not event.task:
                 workers[event.trial] = event.worker
                 yield Line(event.at, TRIALS, "running", event.trial, f"started on {printable(event.worker)}")
             case DecisionTaken() if event.action in _DECIDED:

@@ -10,11 +10,11 @@ from typing import Final
 from mqtune.cli.place import live_broker
 from mqtune.cli.ui.feed import Feed
 from mqtune.core.errors import ConfigurationError, LogUnavailable, MqtuneError
-from mqtune.core.seats import is_seat, seat_in, seat_name
+from mqtune.core.tasks import is_task, task_in, task_name
 from mqtune.core.text import printable
 from mqtune.core.trial import Attempt
 from mqtune.journal.exchange.logs import CHUNK_BYTES, LogExchange, LogStream
-from mqtune.results.logs import Ask, AttemptOutput, attempt_of, with_seat
+from mqtune.results.logs import Ask, AttemptOutput, attempt_of, with_task
 
 #: The bytes of earlier output that are shown first.
 _BEFORE_BYTES: Final = 64 * 1024
@@ -26,32 +26,32 @@ class Log:
 
     Args:
         feed: the experiment's feed.
-        trial: the id of a trial, or the name of a seat.
+        trial: the id of a trial, or the name of a task.
         number: the attempt's number, or 0 for the last attempt.
 
     Raises:
-        ConfigurationError: the trial, attempt or seat does not exist.
+        ConfigurationError: the trial, attempt or task does not exist.
     """
 
     def __init__(self, feed: Feed, trial: str, stream: LogStream, number: int) -> None:
         self._feed = feed
         self._stream: LogStream = stream
-        if not is_seat(trial) or seat_in(trial)[0] not in feed.experiment.trials:
+        if not is_task(trial) or task_in(trial)[0] not in feed.experiment.trials:
             raise ConfigurationError(f"there is no trial {trial!r}")
-        self._trial, self._seat = seat_in(trial)
+        self._trial, self._task = task_in(trial)
         self._number = number or len(feed.experiment.trials[self._trial].attempts)
         self._offset = -_BEFORE_BYTES
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._open = contextlib.ExitStack()
-        # Raises an error if the attempt or the seat does not exist.
+        # Raises an error if the attempt or the task does not exist.
         self._attempt()
         self._ask = self._open_exchange()
 
     def read(self) -> tuple[str, bool]:
         """Return new output, and whether no more will follow."""
         attempt = self._attempt()
-        name, seat = self._feed.experiment.name, seat_name(self._trial, self._seat)
-        output = AttemptOutput(name, seat, attempt, self._stream, self._ask)
+        name, task = self._feed.experiment.name, task_name(self._trial, self._task)
+        output = AttemptOutput(name, task, attempt, self._stream, self._ask)
         try:
             chunk = output.chunk(self._offset)
         except MqtuneError as error:
@@ -71,7 +71,7 @@ class Log:
 
     def _attempt(self) -> Attempt:
         attempts = self._feed.experiment.trials[self._trial].attempts
-        return with_seat(attempt_of(attempts, self._trial, self._number), self._trial, self._seat)
+        return with_task(attempt_of(attempts, self._trial, self._number), self._trial, self._task)
 
     def _open_exchange(self) -> Ask | None:
         """Return a function that asks the attempt's worker for output, or None without a server."""

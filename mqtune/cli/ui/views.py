@@ -20,7 +20,6 @@ from mqtune.cli.fleet import (
     open_fleet,
     queues_of,
     runs_of,
-    shares_on,
     with_use,
 )
 from mqtune.cli.machine_use import sharing_of, short_use_text, usage_of, usage_text, use_text, uses_of, warning_of
@@ -33,10 +32,10 @@ from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.trials import BOOKKEEPING, MOST_ROWS, chosen, rows_for
 from mqtune.cli.why import Inquiry
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
-from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.text import counted, flatten, printable
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus, is_number
 from mqtune.core.usage import LiveUse
+from mqtune.core.worker_info import WorkerInfo, busy_as
 from mqtune.results.display import short_value
 from mqtune.results.experiments import with_waiting
 from mqtune.results.frames import Row
@@ -50,7 +49,7 @@ from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS, Plots
 from mqtune.results.progress import updated_at
 from mqtune.results.results import Results
-from mqtune.services.shares.overview import ShareSummary, busy_slots
+from mqtune.services.shares.overview import ShareSummary, shares_on
 from mqtune.trainable.bundle import is_digest
 
 #: The most changed trials in one message.
@@ -516,7 +515,7 @@ def fleet_line(places: Places) -> Row:
             workers += fleet.workers()
     return {
         "workers": len(workers),
-        "busy": sum(map(busy_slots, workers)),
+        "busy": sum(info.busy_slots for info in workers),
         "slots": sum(info.slots for info in workers),
         "impaired": sum(bool(info.impairments) for info in workers),
     }

@@ -19,7 +19,8 @@ from mqtune.driver.rules.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.rules.listeners import FailureWatch
 from mqtune.driver.rules.slots import SlotFiller
 from mqtune.driver.rules.timers import DriverTimers
-from mqtune.driver.writing.actions import AnswerRequest, Decide, Orders, Stage, plan_requeues, plan_stops
+from mqtune.driver.writing.actions import AnswerRequest, Decide, Stage, plan_requeues, plan_stops
+from mqtune.driver.writing.orders import Orders
 
 #: Longest wait for new entries after an error of a decider, in seconds.
 _FOLD_ONLY_S: Final = 1.0

@@ -9,8 +9,8 @@ from mqtune.core.errors import ImpossibleEvent
 from mqtune.driver.path.pace import LoopPace
 from mqtune.driver.rules.timers import DriverTimers
 from mqtune.driver.setup.interrupts import Interrupts
-from mqtune.driver.writing.actions import Orders
 from mqtune.driver.writing.ledger import Ledger
+from mqtune.driver.writing.orders import Orders
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.files.copy import JournalReader
 from mqtune.results.experiments import with_entry

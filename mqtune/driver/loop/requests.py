@@ -20,8 +20,8 @@ from mqtune.core.events import (
     Requested,
 )
 from mqtune.core.experiment import LABEL, LABELS, Experiment
+from mqtune.core.labels import NO_LABELS
 from mqtune.core.trial import (
-    NO_LABELS,
     Action,
     CheckpointId,
     Config,
@@ -38,14 +38,13 @@ from mqtune.driver.path.path import EventPath
 from mqtune.driver.rules.checkpoints import CheckpointGC
 from mqtune.driver.rules.outside import Tell, check_told, has_told_all, is_repeated, why_over
 from mqtune.driver.rules.slots import Addition, SlotFiller
-from mqtune.driver.setup.options import RunOptions
+from mqtune.driver.setup.options import SETTABLE, RunOptions
 from mqtune.driver.setup.settings import Settings
 from mqtune.driver.writing.actions import (
     AnswerRequest,
     Decide,
     DriverAction,
     Label,
-    Save,
     Stage,
     check_decision,
     check_paused,
@@ -56,6 +55,7 @@ from mqtune.driver.writing.actions import (
 )
 from mqtune.driver.writing.heartbeat import Heartbeat
 from mqtune.driver.writing.ledger import Ledger
+from mqtune.driver.writing.orders import Save
 from mqtune.results.checkpoints import choose_checkpoint
 
 T = TypeVar("T")
@@ -65,8 +65,6 @@ AT_ONCE: Final = 100
 #: Actions that end or pause a trial.
 _DECISIONS: Final = {action.value: action for action in Action if action is not Action.CONTINUE}
 _NOTHING: Final = CheckpointId("")
-#: Options of ``RunOptions`` that a request may change.
-_OPTIONS: Final = frozenset({"max_concurrent", "priority", "share", "preemptible", "journal_mb"})
 #: The names of the arguments that each action has.
 _ARGUMENTS: Final = {
     **dict.fromkeys(_DECISIONS, frozenset({"reason"})),
@@ -77,7 +75,7 @@ _ARGUMENTS: Final = {
     "ask": frozenset({"config", "timeout_s", "tags", "notes", "key"}),
     "tell": frozenset({"metrics", "ends", "config", "tags", "notes", "key"}),
     LABEL: LABELS,
-    "set": frozenset({"max_trials", *_OPTIONS}),
+    "set": frozenset({"max_trials", *SETTABLE}),
     "end": frozenset({"now", "reason"}),
 }
 #: Actions that take effect by the event of their answer, and therefore in a replay too.
@@ -307,7 +305,7 @@ class Requests:
         Raises:
             ConfigurationError: a value is invalid.
         """
-        changed: dict[str, Any] = {name: changes[name] for name in _OPTIONS & changes.keys()}
+        changed: dict[str, Any] = {name: changes[name] for name in SETTABLE if name in changes}
         return replace(self.options, **changed)
 
     # From requests to actions.
@@ -498,7 +496,7 @@ class Requests:
         else:
             if not request.arguments:
                 raise ConfigurationError(
-                    "set changes nothing: give max_trials, max_concurrent, priority, share, preemptible or journal_mb"
+                    f"set changes nothing: give max_trials, {', '.join(SETTABLE[:-1])} or {SETTABLE[-1]}"
                 )
             if "max_trials" in request.arguments:
                 optional_count("max_trials", request.arguments["max_trials"], 1)

@@ -16,19 +16,9 @@ from mqtune.driver.rules.deciders import Deciders
 from mqtune.driver.rules.listeners import Listener
 from mqtune.driver.rules.outside import Tell, why_over
 from mqtune.driver.setup.settings import Settings
-from mqtune.driver.writing.actions import (
-    AnswerQuestion,
-    AnswerRequest,
-    Begin,
-    Decide,
-    DriverAction,
-    Lose,
-    Orders,
-    Save,
-    Stage,
-    Writing,
-)
+from mqtune.driver.writing.actions import AnswerRequest, Begin, Decide, DriverAction, Lose, Stage, Writing
 from mqtune.driver.writing.ledger import Ledger
+from mqtune.driver.writing.orders import AnswerQuestion, Orders, Save
 from mqtune.driver.writing.publishing import Publisher
 from mqtune.results.callbacks import CallbackDispatcher
 

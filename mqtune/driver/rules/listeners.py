@@ -31,7 +31,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
-from mqtune.core.seats import seat_name
+from mqtune.core.tasks import task_name
 from mqtune.core.text import printable
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Trial, TrialId, TrialStatus
 from mqtune.driver.setup.options import FailFast
@@ -71,7 +71,7 @@ class BackendListener:
         self._backend = backend
 
     def hear(self, event: Event) -> tuple[()]:
-        """Notify the backend of a started seat or an ended attempt.
+        """Notify the backend of a started task or an ended attempt.
 
         If the resources depend on the config, also notify it of staged attempts.
         """
@@ -79,7 +79,7 @@ class BackendListener:
             if event.resources is not None and isinstance(self._backend, TakesResources):
                 self._backend.asks(event.trial, event.attempt, event.resources)
         elif isinstance(event, AttemptStarted):
-            self._backend.started(seat_name(event.trial, event.seat), event.attempt, event.queue)
+            self._backend.started(task_name(event.trial, event.task), event.attempt, event.queue)
         elif isinstance(event, AttemptEnded):
             self._backend.ended(event.trial, event.attempt)
         return ()
@@ -253,7 +253,7 @@ class CallbackListener:
                 trial = self._experiment.trials[event.trial]
                 if len(trial.attempts) > 1 and trial.history[-2].status is TrialStatus.PAUSED:
                     self._tell("on_trial_resume", event.trial)
-            case AttemptStarted(seat=0):
+            case AttemptStarted(task=0):
                 self._tell("on_trial_start", event.trial)
             case DecisionTaken():
                 if (decision := self._experiment.trials[event.trial].decision) is not None:

@@ -15,17 +15,8 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import ConfigurationError, NothingResumes
 from mqtune.core.events import Event, TrialStaged
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import (
-    NO_LABELS,
-    CheckpointId,
-    Config,
-    Labels,
-    Restart,
-    Trial,
-    TrialId,
-    TrialStatus,
-    trial_of,
-)
+from mqtune.core.labels import NO_LABELS, Labels
+from mqtune.core.trial import CheckpointId, Config, Restart, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver.hooks import DriverHooks
 from mqtune.driver.ports import Appetite
 from mqtune.driver.rules.deciders import Deciders

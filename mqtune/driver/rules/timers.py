@@ -11,7 +11,7 @@ from typing import Final
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
-from mqtune.core.seats import is_seat, seat_in
+from mqtune.core.tasks import is_task, task_in
 from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.hooks import DriverHooks
@@ -175,7 +175,7 @@ class DriverTimers:
 
         Return none for some seconds after an outage or a stall, because workers may have had no chance to renew.
         """
-        # The list has every seat of a gang. The attempt is lost once, for its first seat.
+        # The list has every task of an attempt. The attempt is lost once, for its first task.
         by_trial = {_trial_of(name): name for name in reversed(self._journal.expired())}
         expired = list(reversed(by_trial.values()))
         if expired:
@@ -199,12 +199,12 @@ class DriverTimers:
         # Restored entries may have other ids.
         self._gone.clear()
 
-    def _plan_losses(self, seats: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
-        for name in seats:
+    def _plan_losses(self, tasks: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
+        for name in tasks:
             trial = self._experiment.trials.get(_trial_of(name))
             # Other accounts may write to that list too, and add names that don't exist.
             if trial is not None and trial.attempt.end is None:
-                worker = (trial.attempt.further_seat(seat_in(name)[1]) or trial.attempt).worker or "?"
+                worker = (trial.attempt.further_task(task_in(name)[1]) or trial.attempt).worker or "?"
                 error = f"worker {worker} has not renewed its lease: it is gone, frozen or cut off"
                 yield Lose(trial=trial, error=error, read=self._reader.last, guard=guard, error_type=error_type)
 
@@ -273,7 +273,7 @@ class DriverTimers:
         queued = self._backend.queued() if unclaimed else None
         if queued is None:
             return
-        # This publishes all seats of a gang. Queued seats are not duplicated, and each seat is claimed once.
+        # This publishes all tasks of an attempt. Queued ones are not duplicated, and each is claimed once.
         trials = [(id_, self._experiment.trials.get(_trial_of(id_))) for id_ in unclaimed]
         by_id = {trial.id: trial for id_, trial in trials if trial and (id_, trial.attempt.number) not in queued}
         lost = list(by_id.values())
@@ -285,8 +285,8 @@ class DriverTimers:
 
 
 def _trial_of(name: str) -> TrialId:
-    """Return the trial of a seat's name. For a malformed name, return an id that no trial has."""
-    return seat_in(name)[0] if is_seat(name) else TrialId(name)
+    """Return the trial of a task's name. For a malformed name, return an id that no trial has."""
+    return task_in(name)[0] if is_task(name) else TrialId(name)
 
 
 def _in_words(unclaimed: Sequence[Unclaimed]) -> str:

@@ -30,7 +30,7 @@ class ResourcesByConfig:
         space: the space from which configs are sampled.
 
     Raises:
-        ConfigurationError: the function fails, or returns no resources or differing numbers of seats, or the experiment
+        ConfigurationError: the function fails, or returns no resources or differing numbers of slots, or the experiment
             has no space.
     """
 
@@ -42,8 +42,8 @@ class ResourcesByConfig:
                 f"resources={self.name}: without a space there is no config to call the function with; give a space, "
                 f"or mqtune.Resources(gpus=…, cpus=…)"
             )
-        #: Number of seats of each trial. Experiments share a fleet in multiples of it.
-        self._seats = 0
+        #: Number of slots of each trial. A service that limits slots counts in multiples of it.
+        self._slots = 0
         rng = random.Random(0)
         #: Distinct resources of the samples, smallest first.
         self.expected: Sequence[Resources] = sorted({self(space.sample(rng)) for _ in range(_SAMPLES)}, key=_size)
@@ -52,7 +52,7 @@ class ResourcesByConfig:
         """Return the resources of a trial with this config.
 
         Raises:
-            ConfigurationError: the function fails, or returns no resources or another number of seats than before.
+            ConfigurationError: the function fails, or returns no resources or another number of slots than before.
         """
         try:
             resources: object = self._function(copy_value(config))
@@ -64,11 +64,11 @@ class ResourcesByConfig:
             raise ConfigurationError(
                 f"resources: {self.name} returned {resources!r} for {config!r}; return mqtune.Resources(gpus=…, cpus=…)"
             )
-        self._seats = self._seats or resources.seats
-        if resources.seats != self._seats:
+        self._slots = self._slots or resources.slots
+        if resources.slots != self._slots:
             raise ConfigurationError(
-                f"resources: {self.name} asks for {counted(resources.seats, 'seat')} for {config!r}, and for "
-                f"{self._seats} before; all trials of an experiment have the same number: return mqtune.Resources "
+                f"resources: {self.name} asks for {counted(resources.slots, 'seat')} for {config!r}, and for "
+                f"{self._slots} before; all trials of an experiment have the same number: return mqtune.Resources "
                 "with the same machines=… or seats=…"
             )
         return resources

@@ -1,4 +1,4 @@
-"""Connects a driver to its broker, this machine's server, or another backend."""
+"""Connects a driver to its broker, or to this machine's server."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import hashlib
 import logging
 import os
 import secrets
-import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from mqtune.backends.base import Backend, BackendSession, TakesResources
+from mqtune.backends.base import BackendSession, TakesResources
 from mqtune.backends.local.backend import LocalBackend
 from mqtune.backends.local.server import EmbeddedServer, find_binary, server_url
 from mqtune.backends.local.worker import PrivateWorker, WorkerProcess
@@ -32,9 +31,8 @@ from mqtune.core.errors import (
     JournalGone,
     TrainableNotFound,
 )
-from mqtune.core.events import TrialStaged, driver_events
-from mqtune.core.machine import CHECKPOINTS, SERVER_FOLDER, SIMULATION, make_folder
-from mqtune.core.owner import NOBODY, Owner, this_owner
+from mqtune.core.machine import CHECKPOINTS, SERVER_FOLDER, make_folder
+from mqtune.core.owner import Owner, this_owner
 from mqtune.core.submission import DRIVER
 from mqtune.core.timing import Timing
 from mqtune.driver.setup.bundling import BundleFolder, bring, needed
@@ -42,13 +40,13 @@ from mqtune.driver.setup.default_names import Store, take_name
 from mqtune.driver.setup.definition import DefinitionWriter
 from mqtune.driver.setup.interrupts import Interrupts
 from mqtune.driver.setup.local_slots import slot_settings
-from mqtune.driver.setup.options import Checkpoints, Definition, Local
+from mqtune.driver.setup.options import Definition
+from mqtune.driver.setup.overwriting import delete_earlier
 from mqtune.driver.setup.settings import HasLocalSlots, Settings
 from mqtune.driver.setup.tenancy import claim, is_shared, tenant_on
 from mqtune.journal.base import Journal
 from mqtune.journal.exchange.code import CodeExchange
 from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile, definition_in
-from mqtune.journal.files.reading import readable_entries
 from mqtune.journal.lock import take_lock
 from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.server.clock import ServerClock
@@ -240,11 +238,11 @@ class BrokerDeployment:
         writer = DefinitionWriter(settings, "" if is_local else broker)
         journal = RedisJournal(client, settings.name, patience_s=self._timing.patience_s)
         holder = secrets.token_hex(8)
-        _read_warm_start(writer, journal, folder)
+        read_warm_start(writer, journal, folder)
         take_lock(journal, holder, sleep=interrupts.sleep)
         stack.callback(unless_away, journal.unlock, holder)
         make_folder(folder)
-        store = _open_store(writer, folder / CHECKPOINTS if is_local else None, known=self.store)
+        store = open_own_store(writer, folder / CHECKPOINTS if is_local else None, known=self.store)
         clock = ServerClock(client)
         bundles, exchange = (
             BundleFolder(folder),
@@ -259,7 +257,7 @@ class BrokerDeployment:
             stays = [DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())]
             if self._worker is not None:
                 stays.append(self._worker.log.name)
-            _delete(journal, folder, store if is_local else _claim_store(store, broker, settings.name), stays)
+            delete_earlier(journal, folder, store if is_local else _claim_store(store, broker, settings.name), stays)
         if store is not None:
             claim(store, client, settings.name, patience_s=self._timing.patience_s)
             # The journal of a run on this machine need not save the memory of a shared server.
@@ -272,7 +270,7 @@ class BrokerDeployment:
             # Raise before the experiment is created if it can't run on this machine.
             slot_settings(settings.resources_for_all(), self.local_slots)
         definition = writer.definition(kept)
-        _store_code(writer, definition, folder)
+        store_code(writer, definition, folder)
         if writer.bundle is not None:
             bundles.keep(writer.bundle)
         code_key = os.environ.get(KEY_VARIABLE) or (secrets.token_hex() if is_local else "")
@@ -293,16 +291,16 @@ class BrokerDeployment:
             takes_code=bool(definition.get("bundle")),
         )
         stack.callback(backend.close)
-        _register_resources(settings, backend)
+        register_resources(settings, backend)
         if not is_local:
-            _check_offer(settings, backend)
+            check_offer(settings, backend)
         return DriverContext(
             journal=journal,
             backend=backend,
             clock=clock,
             holder=holder,
             copy=JournalFile(folder / JOURNAL_FILE),
-            driver=_describe_driver(this_owner(account_of(client))),
+            driver=describe_driver(this_owner(account_of(client))),
             owner=person(client),
             store=store,
             definition=definition,
@@ -398,75 +396,6 @@ def _connect_patiently(url: str, sleep: Callable[[float], None], timing: Timing)
         sleep(RETRY_MAX_S)
 
 
-class BackendDeployment:
-    """The deployment on a backend object: a simulation, or a user's own backend."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.local_slots = None
-        self.has_own_worker = False
-        self.is_simulated = is_simulated(backend)
-        self._backend = backend
-
-    def close(self) -> None:
-        """Do nothing: there is no connection before ``open``."""
-
-    def new_name(self, stem: str, *, store: Store | None = None, sleep: Callable[[float], None] = time.sleep) -> str:
-        """Reserve and return the default name of a new experiment. It is unique on this machine."""
-        return take_name(stem, store=store)
-
-    def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
-        """Do nothing: the backend starts its workers."""
-
-    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverContext:
-        """Open a session of the backend, take the experiment's lock, and return what a driver needs.
-
-        Raises:
-            NameTaken: another driver runs the experiment of this name, or that experiment has another definition.
-            InsufficientResources: no worker offers the resources of a trial, and trials may not wait.
-            StoreUnavailable: the checkpoint store can't be reached or written from here.
-            ConfigurationError: the settings have a bundle, which only a broker's or the local worker can take.
-        """
-        if settings.project is not None and not self.is_simulated:
-            raise ConfigurationError("Process(bundle=…) is for a broker's workers, or this machine's: leave it out")
-        backend = self._backend.open(settings.name, settings.expected[0])
-        stack.callback(backend.close)
-        _register_resources(settings, backend)
-        _check_offer(settings, backend)
-        journal, writer = backend.journal, DefinitionWriter(settings)
-        holder = secrets.token_hex(8)
-        _read_warm_start(writer, journal, folder)
-        take_lock(journal, holder)
-        stack.callback(journal.unlock, holder)
-        make_folder(folder)
-        store = None
-        if not self.is_simulated:
-            writer.read_code()
-            store = _open_store(writer, None)
-        if settings.overwrites:
-            _delete(journal, folder, store)
-        kept = journal.definition()
-        definition = writer.definition(kept)
-        _store_code(writer, definition, folder)
-        owner = NOBODY if self.is_simulated else this_owner()
-        return DriverContext(
-            journal=journal,
-            backend=backend,
-            clock=backend.clock,
-            holder=holder,
-            copy=JournalFile(folder / JOURNAL_FILE),
-            driver=SIMULATION if self.is_simulated else _describe_driver(owner),
-            owner=owner,
-            store=store,
-            definition=definition,
-            changed=writer.changed,
-            is_new=kept is None,
-            is_private=False,
-            may_grow=not self.is_simulated,
-            start_worker=lambda: None,
-            interrupts=None if self.is_simulated else interrupts,
-        )
-
-
 def _backend_on(server: _Server) -> type[QueueBackend]:
     """Return the backend class for a server: with a local worker one without Celery."""
     if server.is_local:
@@ -476,7 +405,7 @@ def _backend_on(server: _Server) -> type[QueueBackend]:
     return CeleryBackend
 
 
-def _read_warm_start(writer: DefinitionWriter, journal: Journal, folder: Path) -> None:
+def read_warm_start(writer: DefinitionWriter, journal: Journal, folder: Path) -> None:
     """Read the trials that a new experiment's searcher learns from.
 
     Call this before taking the lock, because reading may last longer than the lock does, and before deleting an earlier
@@ -487,7 +416,7 @@ def _read_warm_start(writer: DefinitionWriter, journal: Journal, folder: Path) -
         writer.learnt()
 
 
-def _register_resources(settings: Settings, backend: BackendSession) -> None:
+def register_resources(settings: Settings, backend: BackendSession) -> None:
     """Check the trials' resources, and have the backend count the slots that fit them.
 
     Raises:
@@ -506,7 +435,7 @@ def _register_resources(settings: Settings, backend: BackendSession) -> None:
         backend.expect(resources)
 
 
-def _check_offer(settings: Settings, backend: BackendSession) -> None:
+def check_offer(settings: Settings, backend: BackendSession) -> None:
     """Raise InsufficientResources if no slot, free or busy, fits and trials may not wait."""
     if not settings.run.queue_trials:
         backend.refresh()
@@ -514,7 +443,7 @@ def _check_offer(settings: Settings, backend: BackendSession) -> None:
             raise InsufficientResources(backend.why_no_slot())
 
 
-def _open_store(writer: DefinitionWriter, usual: Path | None, *, known: str | None = None) -> CheckpointStore | None:
+def open_own_store(writer: DefinitionWriter, usual: Path | None, *, known: str | None = None) -> CheckpointStore | None:
     """Create the experiment's checkpoint store if it is missing, and return it.
 
     Return None without a store.
@@ -540,7 +469,7 @@ def _open_store(writer: DefinitionWriter, usual: Path | None, *, known: str | No
     return store
 
 
-def _store_code(writer: DefinitionWriter, definition: Definition, folder: Path) -> None:
+def store_code(writer: DefinitionWriter, definition: Definition, folder: Path) -> None:
     """Copy the trainable's files into the experiment's folder, for trials if files are edited."""
     for name, wanted in definition["code_files"].items():
         if name in writer.sources:
@@ -557,73 +486,12 @@ def _claim_store(store: CheckpointStore | None, url: str, name: str) -> Checkpoi
     return None
 
 
-def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays: Sequence[str] = ()) -> None:
-    """Delete an experiment from its server, its folder and its store.
-
-    This process must have its lock.
-
-    Args:
-        journal: the experiment's journal.
-        folder: the experiment's folder.
-        store: the store whose checkpoints are deleted, or None.
-        stays: names in the folder that are not deleted, such as a running server's folder.
-    """
-    written = [event for events in driver_events(readable_entries(journal)).values() for event in events]
-    journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
-    for path in folder.iterdir():
-        if path.name in stays:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    if store is not None:
-        for checkpoint in store.ids():
-            store.delete(checkpoint)
-
-
 def unless_away(action: Callable[..., None], *arguments: object) -> None:
     """Call *action*, and ignore BrokerUnavailable."""
     with contextlib.suppress(BrokerUnavailable):
         action(*arguments)
 
 
-def _describe_driver(owner: Owner) -> str:
+def describe_driver(owner: Owner) -> str:
+    """Return this driver in words, for the holder of the lock."""
     return f"process {os.getpid()} of {owner}"
-
-
-def is_simulated(backend: object) -> bool:
-    """Whether a backend simulates its workers."""
-    from mqtune.backends.simulated import Simulated  # noqa: PLC0415 - most runs don't need it
-
-    return isinstance(backend, Simulated)
-
-
-def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints(), timing: Timing = Timing()) -> Deployment:
-    """Return the deployment for a tuner's argument *backend*.
-
-    Args:
-        backend: a broker's URL, ``Local(…)``, a backend object, or None for ``$MQTUNE_BROKER`` or else this machine.
-        checkpoints: the options of checkpoints, to check the store.
-        timing: the driver's intervals and time-outs.
-
-    Raises:
-        ConfigurationError: *backend* is none of these, or it can't use the given checkpoint store.
-    """
-    if backend is None:
-        backend = os.environ.get("MQTUNE_BROKER") or Local()
-    if isinstance(backend, str) and backend.strip():
-        return BrokerDeployment(backend, timing=timing)
-    if isinstance(backend, Local):
-        return BrokerDeployment(None, local_slots=backend.slots, timing=timing)
-    if isinstance(backend, BrokerDeployment):
-        # ``attach`` has connected already, to read the definition.
-        return backend
-    if is_simulated(backend) and checkpoints.store is not None:
-        raise ConfigurationError("simulated workers store no checkpoints: leave out Checkpoints(store=…)")
-    if isinstance(backend, Backend) and not isinstance(backend, type):
-        return BackendDeployment(backend)
-    raise ConfigurationError(
-        f"backend={backend!r} is not a backend; give the URL of a broker, mqtune.Local(slots=…), mqtune.Simulated(…), "
-        "an object with the methods of mqtune.backends.base.Backend, or leave it out for $MQTUNE_BROKER or this machine"
-    )

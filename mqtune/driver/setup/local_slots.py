@@ -25,11 +25,11 @@ def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> 
 
     Raises:
         InsufficientResources: this machine lacks the resources.
-        ConfigurationError: the GPUs can't be divided into *slots* slots, or a trial has more seats than that.
+        ConfigurationError: the GPUs can't be divided into *slots* slots, or a trial takes more slots than that.
     """
-    if slots is not None and asked.seats > max(1, slots):
+    if slots is not None and asked.slots > max(1, slots):
         raise ConfigurationError(
-            f"Local(slots={slots}): a trial takes {asked.seats} slots; give at least {asked.seats}, or leave slots out"
+            f"Local(slots={slots}): a trial takes {asked.slots} slots; give at least {asked.slots}, or leave slots out"
         )
     cores = usable_cpus()
     shared: dict[str, str | int] = {"cpus": cores, "tags": ",".join(sorted(asked.tags))}
@@ -38,8 +38,8 @@ def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> 
     if asked.is_shared_by_memory:
         return {**_packed_settings(asked, slots, least_bytes or asked.shared_bytes, cores), **shared}
     if not asked.gpus:
-        # A whole number of gangs: slots that are too few for another one would be of no use.
-        number = slots if slots is not None else max(1, cores // (asked.cpus * asked.seats)) * asked.seats
+        # For a whole number of trials: slots that are too few for another one would be of no use.
+        number = slots if slots is not None else max(1, cores // (asked.cpus * asked.slots)) * asked.slots
         # One core is the default, and no real demand. Therefore there may be more such trials than cores.
         if asked.cpus > 1 and number * asked.cpus > cores:
             raise _lacks(asked, f"with {number} slots they need {number * asked.cpus}, and it has {cores}")
@@ -57,8 +57,8 @@ def _gpu_settings(asked: Resources, slots: int | None, cores: int) -> dict[str, 
     if asked.cpus > 1:
         most = min(most, cores // asked.cpus)
     number = most // per_gpu * per_gpu if slots is None else slots
-    if not asked.seats <= number <= most:
-        unit = "trials at the same time" if asked.seats == 1 else "slots"
+    if not asked.slots <= number <= most:
+        unit = "trials at the same time" if asked.slots == 1 else "slots"
         raise _lacks(asked, f"it has {len(gpus)} GPUs and {cores} CPUs, which is room for {most} such {unit}")
     if number % per_gpu:
         raise ConfigurationError(
@@ -90,11 +90,11 @@ def _packed_settings(asked: Resources, slots: int | None, least_bytes: int, core
     if asked.gpu_memory_gb > total.gpu_memory_gb:
         raise _lacks(asked, f"its GPUs have {total.gpu_memory_gb:g} GB each")
     most = total.shared_bytes // least_bytes
-    if most * len(gpus) < asked.seats:
+    if most * len(gpus) < asked.slots:
         raise _lacks(asked, f"its {len(gpus)} GPUs have room for {most} such slots each")
     if slots is None or asked.cpus > 1:
         # By default, no more trials than cores.
-        most = min(most, max(math.ceil(asked.seats / len(gpus)), cores // (asked.cpus * len(gpus))))
+        most = min(most, max(math.ceil(asked.slots / len(gpus)), cores // (asked.cpus * len(gpus))))
     if slots is not None and (slots % len(gpus) or not 0 < slots <= most * len(gpus)):
         raise ConfigurationError(
             f"Local(slots={slots}) does not go with {len(gpus)} GPUs that have room for {most} such trials each; give "

@@ -16,10 +16,10 @@ from mqtune.core.callback import Callback
 from mqtune.core.checks import flag, one_of, optional_count, optional_seconds, positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import LOST_BUDGET
+from mqtune.core.labels import checked_notes, checked_tags
 from mqtune.core.names import OF_GROUPS, KnownArguments
 from mqtune.core.priorities import PRIORITIES, Priority
 from mqtune.core.timing import Timing
-from mqtune.core.trial import checked_notes, checked_tags
 from mqtune.driver.setup.retention import Retention
 from mqtune.journal.base import LossPolicy
 from mqtune.trainable.variables import check_variable
@@ -75,6 +75,8 @@ class _Option(NamedTuple):
     keep: _Keep | None = None
 
 
+#: Options of ``RunOptions`` that a request may change.
+SETTABLE: Final = ("max_concurrent", "priority", "share", "preemptible", "journal_mb")
 _PLAIN: Final = _Option()
 #: The metadata of a field that is not written to the definition in this form.
 NOT_KEPT: Final = {"option": _Option(key=None)}

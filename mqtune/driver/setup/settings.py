@@ -321,7 +321,7 @@ class Settings(Checked):
 
     @property
     def expected(self) -> Sequence[Resources]:
-        """The different resources that trials may have, all with the same number of seats."""
+        """The different resources that trials may have, all with the same number of slots."""
         return [self.resources] if isinstance(self.resources, Resources) else self.resources.expected
 
     def resources_for_all(self) -> Resources:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,30 +24,25 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import Experiment
+from mqtune.core.labels import NO_LABELS, Labels
 from mqtune.core.resources import Resources
 from mqtune.core.text import name_in_words
 from mqtune.core.trial import (
     EFFECTS,
-    NO_LABELS,
     Action,
     AttemptEnd,
     CheckpointId,
     Config,
     Intent,
-    Labels,
-    Report,
     Restart,
     Trial,
     TrialId,
     TrialStatus,
-    attempt_and_number,
     is_in_memory,
     trial_of,
 )
 from mqtune.core.version import __version__
-from mqtune.driver.writing.ledger import Ledger
-from mqtune.journal.base import Assignment, Guard, Journal, Order
-from mqtune.trainable.process.protocol import MAX_ANSWER_CHARS
+from mqtune.journal.base import Assignment, Guard, Journal
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +67,7 @@ class Writing:
     lost: Collection[CheckpointId]
     #: Returns the resources for a config. None if all trials have the same resources.
     asks: Callable[[Config], Resources] | None = None
-    #: The resources of all trials or, if they depend on the config, an example. The number of seats is always the same.
+    #: The resources of all trials or, if they depend on the config, an example. The number of slots is always the same.
     resources: Resources = Resources()  # noqa: RUF009 - frozen
 
     def has(self, checkpoint: CheckpointId) -> bool:
@@ -132,8 +126,8 @@ class Stage:
         if self.outside:
             to.journal.record(packed)
         else:
-            gang = (event.resources or to.resources).gang
-            assignment = Assignment(self.config, CheckpointId(event.checkpoint), self.timeout_s, gang)
+            task_plan = (event.resources or to.resources).task_plan
+            assignment = Assignment(self.config, CheckpointId(event.checkpoint), self.timeout_s, task_plan)
             to.journal.stage(self.trial, event.attempt, assignment, packed)
         return [Written(event, packed)]
 
@@ -149,7 +143,7 @@ class Stage:
         checkpoint, source = self.checkpoint, self.source
         if is_in_memory(checkpoint) and not to.has(checkpoint):
             # Redis has lost the checkpoint since it was chosen.
-            checkpoint, source = _newest(known, to.lost), None
+            checkpoint, source = newest_own(known, to.lost), None
         event = TrialStaged(
             trial=self.trial,
             attempt=1 if known is None else len(known.attempts) + 1,
@@ -185,8 +179,8 @@ class Stage:
         if to.asks is None:
             return None
         before = None if known is None or known.config != self.config else known.attempt.resources
-        # The function of an earlier driver's script may have returned another number of seats.
-        return before if before is not None and before.seats == to.resources.seats else to.asks(self.config)
+        # The function of an earlier driver's script may have returned another number of slots.
+        return before if before is not None and before.slots == to.resources.slots else to.asks(self.config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,57 +284,6 @@ class Lose:
         about = {"experiment": to.journal.experiment, "trial": trial.id, "attempt": event.attempt}
         logger.warning("trial %s attempt %d: %s", trial.id, event.attempt, self.error, extra=about)
         return [Written(event, packed)]
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Tell a running trial to save a checkpoint as soon as it can."""
-
-    trial: Trial
-    request: str = ""
-
-    @property
-    def order(self) -> Order:
-        """The order to the trial's attempt. It stays the same until that has reported or saved."""
-        attempt = self.trial.attempt
-        saved_by, saved = attempt_and_number(_newest(self.trial))
-        return Order.save(self.trial.id, attempt.number, 1 + attempt.reports + saved * (saved_by == attempt.number))
-
-    def write(self, to: Writing) -> list[Written]:
-        trial = self.trial
-        if trial.outside:
-            raise InvalidTransition(
-                f"trial {trial.id} is evaluated outside, and has no process that could save a checkpoint"
-            )
-        if to.journal.order([self.order]) != [True]:
-            raise InvalidTransition(
-                f"trial {trial.id} is {trial.status.name} and can't save a checkpoint; only a RUNNING one can"
-            )
-        return []
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerQuestion:
-    """Answer a question in a report, for which the trial waits. Repeating this does nothing."""
-
-    report: Report
-    answer: object
-
-    @property
-    def order(self) -> Order:
-        """The order with the answer, after which the trial continues."""
-        text = base64.b64encode(encode_value(self.answer)).decode()
-        return Order.go(self.report.trial, self.report.attempt, self.report.sequence, text)
-
-    def write(self, to: Writing) -> list[Written]:
-        order = self.order
-        if (size := len(order.word.rpartition(":")[2])) > MAX_ANSWER_CHARS:
-            raise ConfigurationError(
-                f"the answer to trial {order.trial} is too long: encoded it has {size:,} characters, and the most is "
-                f"{MAX_ANSWER_CHARS:,}"
-            )
-        to.journal.order([order])
-        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,81 +430,6 @@ def _decide(
     return packed if answer == "unclaimed" else packed[:1]
 
 
-#: So few orders are kept without checking whether their attempts have ended. Each takes a few kilobytes at most.
-_FEW: Final = 16
-
-
-class Orders:
-    """Sends orders to running attempts, and resends them after an outage.
-
-    These orders are to continue, with an answer or without, and to save a checkpoint. The journal does not have them,
-    so restoring the journal can't restore them.
-    """
-
-    def __init__(self, ledger: Ledger, experiment: Experiment, *, in_lockstep: bool) -> None:
-        self.in_lockstep = in_lockstep
-        self._ledger = ledger
-        self._experiment = experiment
-        #: The last order of each kind to a trial.
-        self._orders: dict[tuple[TrialId, str], Order] = {}
-        #: The orders to send with the next ``give``.
-        self._due: dict[tuple[TrialId, str], Order] = {}
-        #: With more orders than this, those of ended attempts are forgotten.
-        self._most = _FEW
-
-    def go_on(self, report: Report) -> None:
-        """Order a trial that waits in this ``report`` to continue. The next ``give`` sends it."""
-        order = Order.go(report.trial, report.attempt, report.sequence)
-        last = self._orders.get((order.trial, order.kind))
-        # An answer to the report's question was such an order already.
-        if last is None or last.attempt != order.attempt or not last.word.startswith(f"{order.word}:"):
-            self._add_due(order)
-
-    def note(self, order: Order) -> None:
-        """Remember an order that was sent, to resend it after an outage."""
-        self._orders[order.trial, order.kind] = order
-
-    def _add_due(self, order: Order) -> None:
-        self.note(order)
-        self._due[order.trial, order.kind] = order
-
-    def give(self) -> None:
-        """Send all due orders, in one step on the server."""
-        if len(self._orders) > self._most:
-            self._forget_ended()
-        if due := list(self._due.values()):
-            self._ledger.surely(lambda: self._ledger.journal.order(due))
-        self._due = {}
-
-    def give_again(self) -> None:
-        """Resend the last orders to all running attempts."""
-        self._forget_ended()
-        self._due = dict(self._orders)
-        self.give()
-
-    def _forget_ended(self) -> None:
-        """Forget the orders of attempts that have ended."""
-        trials = self._experiment.trials
-        self._orders = {
-            key: order for key, order in self._orders.items() if _is_running(trials[order.trial], order.attempt)
-        }
-        # At least that many new orders pass until the next check, so all checks together cost less than the orders.
-        self._most = 2 * len(self._orders) + _FEW
-
-    def take_over(self) -> None:
-        """Let trials continue that wait since an earlier driver's time, unless they are to end."""
-        self._due = {}
-        for trial in self._experiment.trials.values() if self.in_lockstep else ():
-            attempt = trial.attempts[-1]
-            if _is_running(trial, attempt.number) and attempt.reports and trial.decision is None:
-                self._add_due(Order.go(trial.id, attempt.number, attempt.reports))
-        self.give()
-
-
-def _is_running(trial: Trial, attempt: int) -> bool:
-    return trial.status is TrialStatus.RUNNING and not trial.outside and trial.attempt.number == attempt
-
-
 def plan_requeues(experiment: Experiment, reason: str) -> Iterator[Requeue]:
     """Yield a ``Requeue`` for each attempt under way that has no decision yet."""
     for trial in list(experiment.trials.values()):
@@ -694,7 +562,7 @@ def next_trial_id(experiment: Experiment) -> TrialId:
     return TrialId(f"{len(experiment.trials) + 1:04d}")
 
 
-def _newest(trial: Trial | None, lost: Collection[CheckpointId] = ()) -> CheckpointId:
+def newest_own(trial: Trial | None, lost: Collection[CheckpointId] = ()) -> CheckpointId:
     """Return the newest of a trial's own checkpoints that is not lost, or an empty id."""
     own = () if trial is None else reversed(trial.checkpoints)
     return next((checkpoint for checkpoint in own if checkpoint not in lost), _NO_CHECKPOINT)

@@ -19,11 +19,11 @@ import redis
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MessageVersionError, NameTaken
-from mqtune.core.events import WorkerInfo
 from mqtune.core.keys import FLEET, TASK_NAME, WORKERS, control_channel, drain_key, name_key, worker_key
 from mqtune.core.machine import describe_process
 from mqtune.core.priorities import lists_of
 from mqtune.core.resources import QUEUES
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal.server.connection import database_of, timing_of
 from mqtune.journal.server.retry import retrying
 from mqtune.journal.server.script import script

@@ -16,8 +16,8 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import AccessDenied, LogUnavailable
 from mqtune.core.keys import ExperimentKeys, control_channel, is_name, worker_key
 from mqtune.core.machine import open_regular
-from mqtune.core.seats import is_seat
 from mqtune.core.submission import DRIVER
+from mqtune.core.tasks import is_task
 from mqtune.core.trial import TrialId
 from mqtune.journal.server.connection import database_of, timing_of
 from mqtune.journal.server.retry import retrying
@@ -53,7 +53,7 @@ class LogChunk(NamedTuple):
 class LogQuestion(NamedTuple):
     """A request for an attempt's output from *offset* on. A negative offset counts from the end.
 
-    ``trial`` is a trial or a seat. The answer is stored under ``token``.
+    ``trial`` is a trial or a task. The answer is stored under ``token``.
     """
 
     token: str
@@ -81,7 +81,7 @@ def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
 
 
 def output_path(root: Path, experiment: str, trial: str, attempt: int, stream: LogStream) -> Path:
-    """Return the path of an attempt's output file in a log folder. *trial* may be a seat."""
+    """Return the path of an attempt's output file in a log folder. *trial* may be a task."""
     return root / experiment / trial / f"{attempt}.{stream}"
 
 
@@ -202,7 +202,7 @@ class LogExchange:
         while (packed := self._client.lpop(self._keys.asked(worker))) is not None:
             try:
                 token, trial, attempt, stream, offset = decode_value(packed)
-                is_right = is_name(token) and is_seat(trial) and type(attempt) is int and stream in get_args(LogStream)
+                is_right = is_name(token) and is_task(trial) and type(attempt) is int and stream in get_args(LogStream)
                 if is_right and type(offset) is int and offset in _OFFSETS:
                     return LogQuestion(token, trial, attempt, stream, offset)
             except (ValueError, TypeError):

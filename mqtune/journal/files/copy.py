@@ -13,16 +13,9 @@ from typing import BinaryIO, Final
 import msgpack
 
 from mqtune.core.codec import encode_value
+from mqtune.core.entries import driver_events
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
-from mqtune.core.events import (
-    START,
-    Cursor,
-    DriverStarted,
-    Event,
-    ExperimentCreated,
-    decode_event,
-    driver_events,
-)
+from mqtune.core.events import START, Cursor, DriverStarted, Event, ExperimentCreated, decode_event
 from mqtune.core.machine import ARCHIVED, DICTS, SIMULATION, replace_file
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.files.reading import FIRST_COUNT, MOST_COUNT, next_count, pages

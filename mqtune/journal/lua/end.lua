@@ -1,17 +1,17 @@
--- End an attempt, or a seat of a gang, and its lease, after its process group has ended. Called by its worker.
+-- End an attempt, or one of its tasks, and its lease, after its process group has ended. Called by its worker.
 --
--- KEYS  1 meta  2 journal  3 seat: the trial or a further seat  4 leases  5 quotas
--- ARGV  1 channel  2 name of the seat  3 attempt  4 token  5 event  6 experiment  7 number of its last report
+-- KEYS  1 meta  2 journal  3 task: the trial or a further task  4 leases  5 quotas
+-- ARGV  1 channel  2 name of the task  3 attempt  4 token  5 event  6 experiment  7 number of its last report
 --       8 cause: itself, failure or worker
 --
 -- Returns 'ended'; 'fenced' if the attempt does not hold the lease; or 'gap', without any change, if that report is
 -- missing here. Idempotent.
 --
--- A gang's attempt ends with its last seat, and one end is journaled. Usually it is seat 0's. If another seat failed,
--- or was returned by its worker, before seat 0 ended, its end is journaled instead, because the other seats end due to
--- it. A returned seat counts before a failed one, because the loss of one seat makes others fail. Once seat 0 has
--- orders to end, failures of other seats don't count. With such an end, or seat 0's, the running seats get orders: to
--- stop if the seat ended by itself, and otherwise to hand back.
+-- An attempt ends with its last task, and one end is journaled. Usually it is task 0's. If another task failed,
+-- or was returned by its worker, before task 0 ended, its end is journaled instead, because the other tasks end due to
+-- it. A returned task counts before a failed one, because the loss of one task makes others fail. Once task 0 has
+-- orders to end, failures of other tasks don't count. With such an end, or task 0's, the running tasks get orders: to
+-- stop if the task ended by itself, and otherwise to hand back.
 
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'sequence', 'gang')
 if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end
@@ -26,7 +26,7 @@ for _, key in ipairs(quotas_of(KEYS[5], ARGV[6])) do
   redis.call('ZREM', key, ARGV[6] .. '/' .. ARGV[2])
 end
 local trial, prefix = string.match(ARGV[2], '^[^~]*'), string.sub(KEYS[3], 1, -1 - #ARGV[2])
-local names = seats_of(trial, have[6])
+local names = tasks_of(trial, have[6])
 local event, is_over = ARGV[5], true
 if #names > 1 then
   local as, by, told = unpack(redis.call('HMGET', prefix .. trial, 'ended_as', 'end', 'orders'))

@@ -12,7 +12,7 @@ local kept = redis.call('HMGET', KEYS[3], 'driver_until', 'on_loss', 'loss_ms')
 -- First, because it frees memory: a full server then runs all other commands.
 redis.call('XTRIM', KEYS[2], 'MAXLEN', 0)
 for i = 3, #KEYS do redis.call('DEL', KEYS[i]) end
-for i = 10, #KEYS do forget_seats(KEYS[i]) end
+for i = 10, #KEYS do forget_tasks(KEYS[i]) end
 redis.call('HSET', KEYS[3], 'driver_until', kept[1])
 -- They are missing before the driver's first heartbeat.
 if kept[2] then redis.call('HSET', KEYS[3], 'on_loss', kept[2], 'loss_ms', kept[3]) end

@@ -5,8 +5,8 @@
 --       8 prefix of control channels  9 experiment
 --
 -- A running attempt gets the intent as its orders, and its worker a hint on the control channel. An unclaimed attempt
--- ends immediately. All seats of a gang get the intent. If the intent leaves time to save, only seat 0 gets it, because
--- it needs the other seats until it has saved. They get orders when seat 0 has ended.
+-- ends immediately. All its tasks get the intent. If the intent leaves time to save, only task 0 gets it, because
+-- it needs the other tasks until it has saved. They get orders when task 0 has ended.
 --
 -- Returns running (the worker will end it), unclaimed (it is ended now), ended (it had ended by itself, or its hash was
 -- deleted or evicted; the decision is journaled anyway) or superseded (nothing is journaled); an error STALEDRIVER
@@ -34,7 +34,7 @@ if have[4] ~= decided then
   append(KEYS[2], KEYS[3], ARGV[1], ARGV[6])
 end
 local ended_by, prefix, is_running = ARGV[2] .. ':' .. ARGV[5], string.sub(KEYS[4], 1, -1 - #ARGV[3]), false
-for _, name in ipairs((seats_of(ARGV[3], have[5]))) do
+for _, name in ipairs((tasks_of(ARGV[3], have[5]))) do
   local state, worker = have[2], have[3]
   if name ~= ARGV[3] then state, worker = unpack(redis.call('HMGET', prefix .. name, 'state', 'worker')) end
   local is_told = name == ARGV[3] or not SAVING[ARGV[5]]
@@ -46,7 +46,7 @@ for _, name in ipairs((seats_of(ARGV[3], have[5]))) do
     retire(prefix .. name)
     redis.call('ZREM', KEYS[5], name)
   end
-  -- The worker of a reserved seat gets a hint, too.
+  -- The worker of a reserved task gets a hint, too.
   if state ~= 'ended' and (is_told or state == 'staged') and worker and worker ~= '' then hint(ARGV[8] .. worker, { { ARGV[9], name, tonumber(ARGV[4]), ARGV[5] } }) end
 end
 if is_running then return 'running' end

@@ -18,10 +18,10 @@ for at = 3, #ARGV, 2 do
   local state, names = standing(prefix .. 'trial:', ARGV[at], ARGV[at + 1])
   local is_under_way = state == 'running' or state == 'staged'
   for _, name in ipairs(is_under_way and names or {}) do
-    local of_seat = #names > 1 and redis.call('HGET', prefix .. 'trial:' .. name, 'state') or state
-    if of_seat == 'running' and not redis.call('ZSCORE', leases, name) then
+    local of_task = #names > 1 and redis.call('HGET', prefix .. 'trial:' .. name, 'state') or state
+    if of_task == 'running' and not redis.call('ZSCORE', leases, name) then
       redis.call('ZADD', leases, now + ARGV[2], name)
-    elseif of_seat == 'staged' and not redis.call('ZSCORE', staged, name) then
+    elseif of_task == 'staged' and not redis.call('ZSCORE', staged, name) then
       redis.call('ZADD', staged, last_of(staged, now), name)
     end
   end

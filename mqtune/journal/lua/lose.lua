@@ -6,17 +6,17 @@
 --       9 prefix of control channels  10 experiment
 --
 -- The guard is one of
---   expired  it runs, and the lease of a seat has expired: its worker is gone, frozen or cut off
+--   expired  it runs, and the lease of a task has expired: its worker is gone, frozen or cut off
 --   any      it runs
 --            Both also require that the driver has read all reports of the trial, because schedulers don't get reports
 --            after an attempt's end.
 --   gone     it neither runs nor waits: its hash, or the entry that ended it, was deleted or evicted. A later attempt
 --            has its own entry. If the driver has read all entries and none of that attempt, the hash is corrupt.
 --
--- If a seat has already ended the gang (see end), its end is appended instead of the driver's event.
+-- If a task has already ended the attempt (see end), its end is appended instead of the driver's event.
 --
 -- Returns 1 if this driver has ended it, 0 if the guard or that end prevented it; an error STALEDRIVER if a later
--- driver exists. After 1 the attempt has ended and no claim of it counts; workers of other seats are notified.
+-- driver exists. After 1 the attempt has ended and no claim of it counts; workers of other tasks are notified.
 -- Idempotent.
 
 -- The most unread entries that are checked. If there are more, the driver must read them first.
@@ -44,7 +44,7 @@ local ended_by, prefix = ARGV[2] .. ':lost', string.sub(KEYS[4], 1, -1 - #ARGV[3
 if have[1] == ARGV[4] and have[2] == ended_by then return 1 end
 local state, names = standing(prefix, ARGV[3], ARGV[4])
 
--- Notify the worker of a gang's seat that it is fenced. The worker of any other attempt is gone.
+-- Notify the worker of one of several tasks that it is fenced. The worker of any other attempt is gone.
 local function tell(name)
   local worker = #names > 1 and redis.pcall('HGET', prefix .. name, 'worker')
   if type(worker) == 'string' and worker ~= '' then
@@ -64,10 +64,10 @@ if ARGV[5] == 'gone' then
     redis.call('ZREM', KEYS[5], name)
     redis.call('ZREM', KEYS[6], name)
   end
-  -- Further seats may exist even if the hash with their number is missing.
-  for seat = 1, forget_seats(KEYS[4]) do
-    redis.call('ZREM', KEYS[5], ARGV[3] .. '~' .. seat)
-    redis.call('ZREM', KEYS[6], ARGV[3] .. '~' .. seat)
+  -- Further tasks may exist even if the hash with their number is missing.
+  for task = 1, forget_tasks(KEYS[4]) do
+    redis.call('ZREM', KEYS[5], ARGV[3] .. '~' .. task)
+    redis.call('ZREM', KEYS[6], ARGV[3] .. '~' .. task)
   end
   names = { ARGV[3] }
   blank(KEYS[4], 'attempt', ARGV[4], 'timestamp', ARGV[7])

@@ -54,25 +54,25 @@ local function hint(channel, hints)
   redis.call('PUBLISH', channel, cmsgpack.pack(hints))
 end
 
--- Maximum seats of a gang, even if a hash has more: a script iterates over all of them.
-local MOST_SEATS = 1000
+-- Maximum tasks of an attempt, even if a hash has more: a script iterates over all of them.
+local MOST_TASKS = 1000
 
--- Return the names of an attempt's seats, and whether each needs its own worker. *gang* has both facts.
-local function seats_of(trial, gang)
-  local count, where = string.match(gang or '', '^(%d+):(%l+):')
+-- Return the names of an attempt's tasks, and whether each needs its own worker. *plan* has both facts.
+local function tasks_of(trial, plan)
+  local count, where = string.match(plan or '', '^(%d+):(%l+):')
   local names = { trial }
-  for seat = 1, math.min(number(count, 1), MOST_SEATS) - 1 do names[seat + 1] = trial .. '~' .. seat end
+  for task = 1, math.min(number(count, 1), MOST_TASKS) - 1 do names[task + 1] = trial .. '~' .. task end
   return names, where == 'apart'
 end
 
--- Return an attempt's state and the names of its seats. The state is 'running' if a seat runs, 'ended' if all seats
--- have ended, and 'staged' otherwise. It is '' if the hash of a seat is missing, invalid or another attempt's.
+-- Return an attempt's state and the names of its tasks. The state is 'running' if a task runs, 'ended' if all tasks
+-- have ended, and 'staged' otherwise. It is '' if the hash of a task is missing, invalid or another attempt's.
 local function standing(prefix, trial, attempt)
   local state, names, at = 'ended', { trial }, 1
   while names[at] do
     local have = redis.pcall('HMGET', prefix .. names[at], 'attempt', 'state', 'gang')
     if have.err or have[1] ~= attempt then return '', names end
-    if at == 1 then names = seats_of(trial, have[3]) end
+    if at == 1 then names = tasks_of(trial, have[3]) end
     if have[2] == 'running' then
       state = 'running'
     elseif have[2] == 'staged' then
@@ -85,18 +85,18 @@ local function standing(prefix, trial, attempt)
   return state, names
 end
 
--- Return a staging time for a gang: *now*, or just after the latest time in the list. Attempts may be staged in the
--- same millisecond, and gangs get seats in the order of these times.
+-- Return a staging time for an attempt: *now*, or just after the latest time in the list. Attempts may be staged in the
+-- same millisecond, and attempts get workers in the order of these times.
 local function last_of(staged, now)
   local last = redis.call('ZRANGE', staged, -1, -1, 'WITHSCORES')[2]
   return last and math.max(now, tonumber(last) + 0.001) or now
 end
 
--- Delete the hashes of a trial's further seats, and return their number.
-local function forget_seats(trial)
-  local seats = 0
-  while redis.call('DEL', trial .. '~' .. seats + 1) == 1 do seats = seats + 1 end
-  return seats
+-- Delete the hashes of a trial's further tasks, and return their number.
+local function forget_tasks(trial)
+  local tasks = 0
+  while redis.call('DEL', trial .. '~' .. tasks + 1) == 1 do tasks = tasks + 1 end
+  return tasks
 end
 
 -- Reset the fields of a trial's hash for an attempt that has just begun, or is over.

@@ -35,7 +35,7 @@ end
 for i = 10, #KEYS do
   local at = trials + (i - 10) * 2
   redis.call('DEL', KEYS[i])
-  forget_seats(KEYS[i])
+  forget_tasks(KEYS[i])
   blank(KEYS[i], 'attempt', ARGV[at], 'state', 'ended', 'timestamp', ARGV[at + 1], 'ended_by', 'restored')
   retire(KEYS[i])
 end

@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
-from mqtune.core.events import busy_as
 from mqtune.core.keys import is_name
 from mqtune.core.priorities import MESSAGE_ORDER, MESSAGE_PRIORITIES, lists_of
 from mqtune.core.resources import queues_of
 from mqtune.core.timing import Timing
 from mqtune.core.trial import ENDS
+from mqtune.core.worker_info import busy_as
 from mqtune.journal import (
     Fleet,
     State,
@@ -32,11 +32,11 @@ from mqtune.journal import (
 from mqtune.services.exporter.figures import Figure
 from mqtune.services.exporter.tail import Tail
 from mqtune.services.shares.demands import Demands
-from mqtune.services.shares.overview import busy_slots, shares_of
+from mqtune.services.shares.overview import shares_of
 from mqtune.services.shares.quotas import Quotas
 
 if TYPE_CHECKING:
-    from mqtune.core.events import WorkerInfo
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.services.shares.divider import Table
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class FleetReader:
             for version, count in Counter(info.version for info in group).items():
                 yield "mqtune_queue_workers", count, (queue, version)
             yield "mqtune_queue_slots", sum(info.slots for info in group), (queue,)
-            yield "mqtune_queue_slots_busy", sum(map(busy_slots, group)), (queue,)
+            yield "mqtune_queue_slots_busy", sum(info.busy_slots for info in group), (queue,)
         wanted = {queue for demand in (table.demands if table is not None else ()) for queue in demand.queues}
         queues = sorted({queue for name in {*groups, *wanted} for queue in queues_of(name)} | self._queues)
         lists = [(queue, *pair) for queue in queues for pair in zip(MESSAGE_ORDER, lists_of(queue), strict=True)]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from mqtune.core.entries import readable_events
 from mqtune.core.events import (
     START,
     AttemptEnded,
@@ -17,7 +18,6 @@ from mqtune.core.events import (
     ExperimentCreated,
     ExperimentEnded,
     TrialStaged,
-    readable_events,
 )
 from mqtune.core.owner import Owner
 from mqtune.core.trial import TrialId

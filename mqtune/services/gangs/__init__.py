@@ -3,8 +3,8 @@
 Promises: all seats of an attempt begin together, or none does. A worker waits for the other seats for a bounded time,
 and then gives its seat back. Each process finds the others by the variables of torchrun.
 
-Terms: a *gang* is an attempt with several seats. A *seat* is one slot and one process of it. Seat 0 reports, saves and
-may ask. Its *address* is a host and a free port there, by which the others reach it.
+Terms: a *gang* is an attempt with several seats. A *seat* is a task of it, with a slot and a process of its own. Seat 0
+reports, saves and may ask. Its *address* is a host and a free port there, by which the others reach it.
 
-Other places: `mqtune/core/seats.py`, `mqtune/cli/why.py`, `docs/how-to/several-machines.md`, `tests/services/gangs`.
+Other places: `mqtune/core/tasks.py`, `mqtune/cli/why.py`, `docs/how-to/several-machines.md`, `tests/services/gangs`.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mqtune.backends import BackendSession, QueueBackend, TakesGangs
+from mqtune.backends import BackendSession, QueueBackend, TakesSeveralTasks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.services.gangs.seating import Seating
@@ -26,7 +26,7 @@ def check_for_settings(asked: Sequence[Resources], backend: BackendSession | Non
             f"a trial asks for machines={machines}, and this machine alone is one worker: give seats={machines} to "
             f"have {machines} slots here, or a broker with several workers"
         )
-    if backend is not None and seats > 1 and not isinstance(backend, TakesGangs):
+    if backend is not None and seats > 1 and not isinstance(backend, TakesSeveralTasks):
         raise ConfigurationError(
             f"resources: a trial asks for {seats} seats, and this backend, {type(backend).__name__}, runs each trial "
             "in one slot: leave out machines=… and seats=…"

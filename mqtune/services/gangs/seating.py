@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mqtune.backends import Placement, SlotRoom
 from mqtune.core.resources import Resources
-from mqtune.core.seats import is_seat, seat_in, seat_names
+from mqtune.core.tasks import is_task, task_in, task_names
 from mqtune.core.trial import TrialId
 
 
@@ -14,10 +14,10 @@ class Seating(Placement):
     """Gives each seat of an attempt a task and a slot."""
 
     def tasks(self, trial: TrialId, needs: Resources) -> list[TrialId]:
-        return seat_names(trial, needs.seats)
+        return task_names(trial, needs.seats)
 
     def trial_of(self, task: str) -> TrialId | None:
-        return seat_in(task)[0] if is_seat(task) else None
+        return task_in(task)[0] if is_task(task) else None
 
     def slots_each(self, needs: Resources) -> int:
         return needs.seats

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from mqtune.core.seats import is_seat, seat_in
+from mqtune.core.tasks import is_task, task_in
 
 if TYPE_CHECKING:
-    from mqtune.core.events import WorkerInfo
     from mqtune.core.resources import Resources
     from mqtune.core.trial import TrialId
+    from mqtune.core.worker_info import WorkerInfo
     from mqtune.journal import Unclaimed
 
 #: The token under which the slots of held seats count as busy.
@@ -32,8 +32,8 @@ class HeldSeats:
 
     def __init__(self, trial: TrialId, unclaimed: Iterable[Unclaimed], asked: Sequence[Resources]) -> None:
         self._asked = asked
-        named = (seat for seat in unclaimed if is_seat(seat.trial))
-        own = {number: seat for seat in named for of, number in [seat_in(seat.trial)] if of == trial}
+        named = (seat for seat in unclaimed if is_task(seat.trial))
+        own = {number: seat for seat in named for of, number in [task_in(seat.trial)] if of == trial}
         self._held = own
         self._seats = max((resources.seats for resources in asked), default=1)
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from mqtune.core.clock import Clock
 from mqtune.core.errors import ConfigurationError
-from mqtune.journal import Grant, RedisClient, Refusal, Seated
+from mqtune.journal import Grant, RedisClient, Refusal, Reserved
 from mqtune.services.gangs.address import Address, advertised
 from mqtune.worker import RunResult, WorkerSettings
 from mqtune.worker.ports import AttemptHere, SendClaim, WorkerHost, WorkerService
@@ -75,10 +75,10 @@ class Gangs(WorkerService):
         self._release(run)
         return RunResult(None, f"not run: {_REFUSALS.get(answer, answer)}", goes_back=answer in _REFUSALS)
 
-    def _claim(self, run: AttemptHere, send: SendClaim, address: str) -> Grant | Refusal | Seated:
+    def _claim(self, run: AttemptHere, send: SendClaim, address: str) -> Grant | Refusal | Reserved:
         """Repeat a claim until the other seats are taken. Release the seat if that takes too long."""
         until = self._clock.monotonic() + self._seat_s * (1 + self._spread() * _SPREAD)
-        while (answer := send(self._lease_s, address)) == "seated":
+        while (answer := send(self._lease_s, address)) == "reserved":
             if run.wait(POLL_S) or self._clock.monotonic() >= until:
                 return send(0, address)
         return answer
@@ -87,7 +87,7 @@ class Gangs(WorkerService):
         """Release the port for the seat's process, and return the variables that name the others."""
         self._release(run)
         grant = self._grants.get(run)
-        return {} if grant is None else variables_of(run.claim.seat[1], grant.assignment.seats, grant.address)
+        return {} if grant is None else variables_of(run.claim.task[1], grant.assignment.tasks, grant.address)
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Release the port of an attempt that has had no process."""
@@ -129,9 +129,9 @@ def check(seat_s: float) -> None:
 
 def check_for_worker(_: RedisClient, settings: WorkerSettings) -> None:
     """Check the operator's settings, before the worker takes its name."""
-    check(settings.seat_s)
+    check(settings.reserve_s)
 
 
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
     """Return the service that seats gangs."""
-    return (Gangs(host.timing.lease_s, settings.seat_s),)
+    return (Gangs(host.timing.lease_s, settings.reserve_s),)

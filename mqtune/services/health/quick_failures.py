@@ -129,8 +129,8 @@ class QuickFailures(WorkerService):
         broken = result.error_type == DEVICE_BROKEN
         if not run.devices or result.end is None:
             return
-        # All seats of a gang fail with the first one, which is not known.
-        if broken or (result.end is AttemptEnd.FAILED and run.resources.seats == 1 and not self._does_well(run)):
+        # All tasks of an attempt fail with the first one, which is not known.
+        if broken or (result.end is AttemptEnd.FAILED and run.resources.slots == 1 and not self._does_well(run)):
             self.note_failed(
                 run.journal,
                 run.slot,

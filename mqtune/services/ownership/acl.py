@@ -222,7 +222,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         # The worker of a submitted script, for questions about its output.
         AccessRule("hmget", (f"%R~{kept.submission}",)),
         AccessRule("zadd zrem zcard", (kept.leases, kept.staged)),
-        # The order of staged gangs.
+        # The order of staged attempts.
         AccessRule("zrange", (f"%R~{kept.staged}",)),
         # Questions for output of trials, and the answers.
         AccessRule("lpop", (kept.asked("*"),)),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Final
 
-from mqtune.core.events import WorkerInfo
 from mqtune.core.resources import BYTES_PER_GB
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.worker import SlotPlan, Step
 from mqtune.worker.ports import AttemptHere, SlotHere, WorkerService, WorkerState
 

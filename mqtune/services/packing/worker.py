@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from mqtune.core.events import WorkerInfo
 from mqtune.core.resources import queue_name
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal import Fleet
 from mqtune.services.packing.device_memory import DeviceMemory
 from mqtune.services.packing.room import SharedMemory

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from mqtune.core.codec import Number
 from mqtune.core.priorities import PRIORITIES, Priority
-from mqtune.core.resources import MOST_SEATS
+from mqtune.core.resources import MOST_TASKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Demand:
         capped: the caps that give it less than it asks for, in words; empty if none does.
 
     Raises:
-        ValueError: the unit is not a number from 1 to ``MOST_SEATS``.
+        ValueError: the unit is not a number from 1 to ``MOST_TASKS``.
     """
 
     experiment: str
@@ -66,7 +66,7 @@ class Demand:
 
     def __post_init__(self) -> None:
         # Another driver's demand may be anything.
-        if type(self.unit) is not int or not 1 <= self.unit <= MOST_SEATS:
+        if type(self.unit) is not int or not 1 <= self.unit <= MOST_TASKS:
             raise ValueError(f"unit={self.unit!r:.100}")
 
     @property

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from mqtune.backends import Pool, SharedSession
 from mqtune.core.clock import Clock
-from mqtune.core.events import busy_as
 from mqtune.core.priorities import Priority
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Intent, Trial, TrialStatus
+from mqtune.core.worker_info import busy_as
 from mqtune.driver import Requeue, RunOptions
 from mqtune.driver.ports import DriverHost, DriverService
 from mqtune.results.experiments import duration
@@ -127,13 +127,13 @@ class ShareKeeper:
 
     Args:
         fleet: the fleet, which knows the share.
-        seats: how many slots each attempt takes.
+        slots_each: how many slots each attempt takes.
     """
 
-    def __init__(self, fleet: SharedFleet, seats: int = 1, timing: Timing = Timing()) -> None:
+    def __init__(self, fleet: SharedFleet, slots_each: int = 1, timing: Timing = Timing()) -> None:
         self._timing = timing
         self._fleet = fleet
-        self._seats = seats
+        self._slots_each = slots_each
         self._clock = fleet.clock
         #: How many attempts may be under way; infinite as long as nobody else wants the slots.
         self.limit = math.inf
@@ -169,8 +169,8 @@ class ShareKeeper:
         self._count(held.running)
         pool = self._fleet.pool()
         slots = sum(pool.slots.get(queue, 0) for queue in pool.queues)
-        usable = slots // self._seats * self._seats if pool.most is None else pool.most
-        could_use = usable if most is None else min(usable, most * self._seats)
+        usable = slots // self._slots_each * self._slots_each if pool.most is None else pool.most
+        could_use = usable if most is None else min(usable, most * self._slots_each)
         demand = Demand(
             experiment=self._fleet.token,
             queues=pool.queues,
@@ -181,7 +181,7 @@ class ShareKeeper:
             used=round(self._used, 3),
             waiting_s=round(self._waiting_s, 1),
             journal_mb=journal_mb,
-            unit=self._seats,
+            unit=self._slots_each,
         )
         share = self._fleet.exchange(demand) or Share(priority=standing.priority)
         self._fleet.priority = share.priority
@@ -197,8 +197,8 @@ class ShareKeeper:
         self._count_surplus(held.running, share)
 
     def _attempts(self, slots: float) -> float:
-        """Return how many attempts fit in a number of slots with all their seats."""
-        return slots // self._seats if slots < math.inf else slots
+        """Return how many attempts fit in a number of slots."""
+        return slots // self._slots_each if slots < math.inf else slots
 
     def _heed_caps(self, share: Share) -> None:
         if share.capped and share.capped != self.capped:
@@ -237,9 +237,9 @@ class ShareKeeper:
         self._above_since = min(self._above_since, now) if running > share.at_most else math.inf
         self.to_pause = 0
         if self.must_give and now - self._over_since >= self._timing.share_turn_s:
-            self.to_pause = running // self._seats - int(self._attempts(share.limit))
+            self.to_pause = running // self._slots_each - int(self._attempts(share.limit))
         elif self.must_give and now - self._above_since >= self._timing.share_grace_s:
-            self.to_pause = running // self._seats - int(self._attempts(share.at_most))
+            self.to_pause = running // self._slots_each - int(self._attempts(share.at_most))
 
     def _in_words(self, share: Share, slots: int) -> str:
         """Return the quota or share that limits the experiment, for people.
@@ -248,12 +248,14 @@ class ShareKeeper:
         """
         waits = f"; it has had no slot for {duration(self._waiting_s)}" if self._waiting_s >= WAITING_S else ""
         if waits and share.aging_s < math.inf and not share.full:
-            waits += f", and gets {'one' if self._seats == 1 else self._seats} after {duration(share.aging_s)}"
+            waits += (
+                f", and gets {'one' if self._slots_each == 1 else self._slots_each} after {duration(share.aging_s)}"
+            )
         if share.full:
             return share.full + waits + share.capped
         beside = f"{share.rivals} other experiment{'s' * (share.rivals > 1)} want{'s' * (share.rivals == 1)} slots too"
         higher = f", {share.higher} of higher priority" if share.higher else ""
-        takes = f", of which a trial takes {self._seats}" if self._seats > 1 else ""
+        takes = f", of which a trial takes {self._slots_each}" if self._slots_each > 1 else ""
         return f"{SHARE_USED}: {share.limit:.0f} of {slots} slots{takes}, as {beside}{higher}{waits}{share.capped}"
 
     def leave(self) -> None:
@@ -272,8 +274,8 @@ class Sharing(DriverService):
     def __init__(self, host: DriverHost, fleet: SharedFleet) -> None:
         self._host = host
         self._experiment = host.experiment
-        self._seats = host.resources.seats
-        self._keeper = ShareKeeper(fleet, self._seats, host.timing)
+        self._slots_each = host.resources.slots
+        self._keeper = ShareKeeper(fleet, self._slots_each, host.timing)
         self._is_new = True
         self.due = host.clock.monotonic() + host.timing.look_at_shares_s
 
@@ -298,7 +300,7 @@ class Sharing(DriverService):
 
     def _update_share(self, standing: Standing) -> None:
         self._is_new = False
-        running, live = (count * self._seats for count in (self._experiment.running, self._experiment.live))
+        running, live = (count * self._slots_each for count in (self._experiment.running, self._experiment.live))
         most, has_more = self._host.appetite()
         heartbeat = self._host.heartbeat
         self._keeper.look(Held(running, live, has_more), standing, most, heartbeat.journal_mb)

@@ -1,15 +1,18 @@
-"""Current and entitled slots of each experiment in a fleet."""
+"""Current and entitled slots of each experiment in a fleet, and its quotas."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtune.core.crews import register_of
+from mqtune.core.errors import AccessDenied
 from mqtune.services.shares.divider import Table, entitlements, to_share
 
 if TYPE_CHECKING:
-    from mqtune.core.events import WorkerInfo
+    from mqtune.core.worker_info import WorkerInfo
+    from mqtune.services.shares.quotas import Quota
 
 
 class ShareSummary(NamedTuple):
@@ -36,11 +39,6 @@ class ShareSummary(NamedTuple):
     waiting_s: float = 0.0
 
 
-def busy_slots(info: WorkerInfo) -> int:
-    """Return the number of a worker's slots with an attempt."""
-    return sum(count for count in info.busy.values() if type(count) is int)
-
-
 def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[ShareSummary]:
     """Return each experiment's part of these workers' slots, largest first."""
     register = register_of(workers)
@@ -65,3 +63,38 @@ def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[ShareSummary]
         if token not in limits
     ]
     return sorted(shares + undriven, key=lambda share: (-share.running, -share.may_run, share.token))
+
+
+class Shares(NamedTuple):
+    """A fleet's shares, the largest first, and its quotas. Each is None if it may not be read."""
+
+    shares: list[ShareSummary] | None
+    quotas: list[Quota] | None
+
+
+def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
+    """Return each experiment's share of a fleet's slots, and the quotas.
+
+    They are some seconds old. The shares that a driver uses may differ by one slot, as it rounds them at another time.
+    """
+    table = demands_on(broker)
+    return Shares(None if table is None else shares_of(table, workers), quotas_on(broker))
+
+
+def quotas_on(broker: str) -> list[Quota] | None:
+    """Return the quotas. None if the account may not read them."""
+    from mqtune.journal import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
+
+    with contextlib.suppress(AccessDenied), contextlib.closing(connect(broker, role="reader")) as client:
+        return Quotas(client, patience_s=CONNECT_TIMEOUT_S).all()
+    return None
+
+
+def demands_on(broker: str) -> Table | None:
+    """Return the experiments' demands, some seconds old. None if the account may not read them."""
+    from mqtune.journal import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+    from mqtune.services.shares.demands import Demands  # noqa: PLC0415
+
+    with contextlib.closing(connect(broker, role="reader")) as client:
+        return Demands(client, patience_s=CONNECT_TIMEOUT_S).table()

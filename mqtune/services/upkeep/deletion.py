@@ -10,14 +10,9 @@ from typing import NamedTuple
 from mqtune.checkpoints import open_store
 from mqtune.checkpoints.store import Tenant
 from mqtune.core.definition import decode_definition
+from mqtune.core.entries import readable_events
 from mqtune.core.errors import NameTaken
-from mqtune.core.events import (
-    AttemptEnded,
-    AttemptStarted,
-    ExperimentCreated,
-    TrialStaged,
-    readable_events,
-)
+from mqtune.core.events import AttemptEnded, AttemptStarted, ExperimentCreated, TrialStaged
 from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.resources import BY_CONFIG, Resources, queue_name

@@ -28,7 +28,7 @@ class Used:
     Attributes:
         trials: number of trials with an attempt that ran.
         attempts: number of attempts that ran.
-        slot_s: seconds of their slots, together; each seat of an attempt has one.
+        slot_s: seconds of their slots, together; each task of an attempt has one.
         gpu_s: the same, times the GPUs of each slot; half a GPU counts as half.
         energy_j: sampled energy of their GPUs; slots that share a GPU share its energy.
         measured_gpu_s: part of ``gpu_s`` of attempts with known energy.
@@ -61,7 +61,7 @@ class Used:
 @dataclass(slots=True)
 class _AttemptUsage:
     trial: TrialId
-    #: GPUs of seat 0, whose figures the attempt has.
+    #: GPUs of task 0, whose figures the attempt has.
     gpus: float
     begin: float
     #: Number of its slots, and the GPUs of the further ones.
@@ -145,7 +145,7 @@ class JournalUse:
 
     def _start(self, event: AttemptStarted, gpus: float) -> None:
         key = event.trial, event.attempt
-        if not event.seat:
+        if not event.task:
             self._attempts[key] = _AttemptUsage(event.trial, gpus, event.at)
         elif (known := self._attempts.get(key)) is not None:
             known.slots += 1

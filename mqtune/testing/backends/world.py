@@ -58,8 +58,9 @@ class TunerTests:
 
     #: Whether a trial is a process, with output, recorded package versions and an exit signal.
     runs_processes: ClassVar[bool] = True
-    #: Whether trials may have several seats, see ``mqtune.backends.base.TakesGangs``. Otherwise they are refused.
-    takes_gangs: ClassVar[bool] = True
+    #: Whether attempts may have several tasks, see ``mqtune.backends.base.TakesSeveralTasks``. If not, they are
+    #: refused.
+    takes_several_tasks: ClassVar[bool] = True
 
     @pytest.fixture
     def new_tuner(self) -> NewTuner:

@@ -20,7 +20,7 @@ from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted
 from mqtune.core.timing import Timing
 from mqtune.core.trial import UNDRIVEN, WORKER_ERROR, AttemptEnd, Intent, is_in_memory
-from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Refusal, Seated, Unclaimed
+from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Refusal, Reserved, Unclaimed
 from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
 from mqtune.worker.attempts.control_pipe import ControlPipe, parse_count
@@ -111,8 +111,8 @@ class AttemptRun:
         self.shared_bytes = here.shared_bytes if shared_bytes is None else shared_bytes
         self.journal = journal = here.journal
         self.claim = claim
-        #: Its trial, and the number of its seat.
-        self.trial, self.seat = claim.seat
+        #: Its trial, and the number of its task.
+        self.trial, self.task = claim.task
         self.resources = here.resources
         #: Whether this worker has requeued it.
         self._gives_back = False
@@ -382,7 +382,7 @@ class AttemptRun:
         self._working_dir = str(self._worker.hooks.working_dir(self) or "")
         started = AttemptStarted(
             trial=self.trial,
-            seat=self.seat,
+            task=self.task,
             attempt=self.claim.attempt,
             worker=self._worker.name,
             host=self._worker.host,
@@ -397,7 +397,7 @@ class AttemptRun:
         )
         event = started.encode()
 
-        def send(lease_s: float, address: str = "") -> Grant | Refusal | Seated:
+        def send(lease_s: float, address: str = "") -> Grant | Refusal | Reserved:
             answer = self.journal.claim(self.claim, self._worker.name, lease_s, event, address)
             if isinstance(answer, str) and answer in _FOR_GOOD:
                 self._worker.logs.unmake(self._made or ())
@@ -470,12 +470,12 @@ class AttemptRun:
         return lost if self.journal.end(self.claim, lost.encode(), by="worker") else None
 
     def _find_end_cause(self, end: AttemptEnd) -> EndedBy:
-        """Return the cause of its end, which decides how the other seats of its gang end."""
+        """Return the cause of its end, which decides how the other tasks of its attempt end."""
         is_told = self._intent is not Intent.RUN
         if self._gives_back or (end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) and not is_told):
             return "worker"
-        # A further seat that is told to end may fail because the other seats have ended. That is not its own failure.
-        is_own = not (self.seat and is_told) or self._fault is not None
+        # A further task that is told to end may fail because the other tasks have ended. That is not its own failure.
+        is_own = not (self.task and is_told) or self._fault is not None
         return "failure" if end is AttemptEnd.FAILED and is_own else "itself"
 
     def _note_import(self) -> None:
@@ -513,7 +513,7 @@ class AttemptRun:
                     logger.exception("trial %s attempt %d could not be started", self.claim.trial, self.claim.attempt)
                     text = f"on worker {self._worker.name}: the trial's process could not be started: {error}"
                     problem = (type(error).__name__, text)
-                self._refusal = "" if self.seat or self.has_reported else refusal_in(folder)
+                self._refusal = "" if self.task or self.has_reported else refusal_in(folder)
             if problem[0] and self.pid is None and self._intent is Intent.RUN:
                 self._worker.slots.back_off.note_problem("started", f"{problem[0]}: {problem[1]}")
             ended = self._make_end_event(status, problem, stdout, stderr)
@@ -532,8 +532,8 @@ class AttemptRun:
             "stdout": str(stdout),
             "stderr": str(stderr),
             "trial": self.trial,
-            "seat": self.seat,
-            "seats": grant.assignment.seats,
+            "seat": self.task,
+            "seats": grant.assignment.tasks,
             "address": grant.address,
             "attempt": self.claim.attempt,
             "claim": self.claim.mark,

@@ -16,9 +16,9 @@ from signal import SIGTERM
 from typing import Final, NamedTuple, cast
 
 from mqtune.core.errors import BrokerUnavailable, MqtuneError, NameTaken
-from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.text import counted
+from mqtune.core.worker_info import WorkerInfo, busy_as
 from mqtune.journal.exchange.fleet import ControlChannel, Fleet
 from mqtune.journal.redis import RedisJournal, renew_all
 from mqtune.journal.server.connection import RedisClient

@@ -56,9 +56,9 @@ class WorkerSettings:
     log_root: Path = field(default_factory=mqtune_home)
     #: How long trials have to save and end when the worker shuts down.
     grace_s: float = GRACE_S
-    #: The shortest time for which a worker holds one seat of a gang until the other seats are taken. Workers take their
+    #: The shortest time for which a worker reserves a task until the attempt's other tasks are, too. Workers take their
     #: tasks within a second, and a slot should not stay unused for long because one of them is busy.
-    seat_s: float = 30.0
+    reserve_s: float = 30.0
     #: Patterns for the names of the experiments whose trials it runs: * stands for any characters, commas separate
     #: patterns.
     experiments: str = EVERY

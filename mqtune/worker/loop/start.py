@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from mqtune.core.events import WorkerInfo
 from mqtune.core.owner import this_owner
 from mqtune.core.resources import queue_name
 from mqtune.core.version import __version__
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal.exchange.fleet import Fleet
 from mqtune.journal.redis import RedisJournal
 from mqtune.journal.server.clock import ServerClock

@@ -16,7 +16,7 @@ from mqtune.core.definition import decode_definition
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import is_name
 from mqtune.core.resources import Resources
-from mqtune.core.seats import is_seat
+from mqtune.core.tasks import is_task
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim, Journal
 from mqtune.trainable.experiment_code import resolve
@@ -40,7 +40,7 @@ def claim_of(experiment: str, trial: str, attempt: int, token: str, digest: str,
     Raises:
         ConfigurationError: it is malformed.
     """
-    are_names = is_name(experiment) and is_seat(trial)
+    are_names = is_name(experiment) and is_task(trial)
     are_sound = type(attempt) is int and type(digest) is str and type(shared_bytes) in (int, type(None))
     if not (are_names and are_sound and (shared_bytes or 0) >= 0):
         task = reprlib.repr([experiment, trial, attempt, digest, shared_bytes])

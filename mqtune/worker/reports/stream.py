@@ -96,7 +96,7 @@ class Stream:
     def __init__(self, journal: Journal, claim: Claim, listener: StreamListener) -> None:
         self.journal = journal
         self.claim = claim
-        self._is_first = claim.seat[1] == 0
+        self._is_first = claim.task[1] == 0
         self.listener = listener
         #: The number of the last report.
         self.sequence = 0
@@ -289,7 +289,7 @@ class Stream:
         """Return a segment of the reports before the first malformed one; None without any."""
         trial, attempt, _ = self.claim
         if not self._is_first:
-            self._give_up("a report from another seat than seat 0, which alone may report")
+            self._give_up("a report from another task than task 0, which alone may report")
             return None
         first = self.sequence + 1
         packed = segment_bytes(trial, attempt, first, reports)

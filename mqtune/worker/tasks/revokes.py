@@ -12,7 +12,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import Requested
 from mqtune.core.keys import is_name
-from mqtune.core.seats import is_seat, seat_in
+from mqtune.core.tasks import is_task, task_in
 from mqtune.core.trial import Action, TrialId
 from mqtune.journal.base import Journal, revocation
 from mqtune.worker.attempts.attempt import REVOKED
@@ -59,10 +59,10 @@ class Revokes(WorkerService):
     def _carry_out(self, task_id: str) -> None:
         experiment, trial, attempt = ["", "", *task_id.rsplit("/", 2)][-3:]
         try:
-            if not (is_name(experiment) and is_seat(trial) and attempt.isdecimal()):
+            if not (is_name(experiment) and is_task(trial) and attempt.isdecimal()):
                 raise ConfigurationError("mqtune has no task with this id")
             journal = self._host.journal(experiment)
-            revoke(self._host.name, self._host.clock, journal, seat_in(trial)[0], int(attempt))
+            revoke(self._host.name, self._host.clock, journal, task_in(trial)[0], int(attempt))
         except MqtuneError as error:
             logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
 

@@ -25,19 +25,19 @@ from contract.journals.world import (
 )
 
 from mqtune.core.events import AttemptEnded, AttemptStarted, decode_event
-from mqtune.core.seats import seat_in, seat_names
+from mqtune.core.tasks import task_in, task_names
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
 from mqtune.journal import FENCED, Assignment, Claim, Grant, Journal, LastAttempt, revocation
 
 #: Three seats on three workers, and two on any.
-APART: Final = Assignment(*ASSIGNMENT[:3], gang="3:apart:1 CPU")
-ANY: Final = Assignment(*ASSIGNMENT[:3], gang="2:any:1 CPU")
+APART: Final = Assignment(*ASSIGNMENT[:3], task_plan="3:apart:1 CPU")
+ANY: Final = Assignment(*ASSIGNMENT[:3], task_plan="2:any:1 CPU")
 
 
 def seat_started(claim: Claim, worker: str) -> bytes:
-    trial, seat = claim.seat
+    trial, seat = claim.task
     return AttemptStarted(
-        trial=trial, attempt=claim.attempt, worker=worker, host="h", devices=[], at=1.0, seat=seat
+        trial=trial, attempt=claim.attempt, worker=worker, host="h", devices=[], at=1.0, task=seat
     ).encode()
 
 
@@ -47,12 +47,12 @@ def over(error: str) -> bytes:
 
 
 def seat_claims(trial: TrialId = ONE, attempt: int = 1, seats: int = 3) -> list[Claim]:
-    return [Claim(name, attempt, f"{name}/{attempt}") for name in seat_names(trial, seats)]
+    return [Claim(name, attempt, f"{name}/{attempt}") for name in task_names(trial, seats)]
 
 
 def take(journal: Journal, claim: Claim, worker: str = "", lease_s: float = LONG_S) -> object:
     """Claim a seat for a worker of its own, unless one is named."""
-    worker = worker or f"w{claim.seat[1]}"
+    worker = worker or f"w{claim.task[1]}"
     return journal.claim(claim, worker, lease_s, seat_started(claim, worker), f"{worker}:7")
 
 
@@ -74,14 +74,14 @@ class GangContract(InWorld):
         driver.stage(ONE, 1, APART, staged())
         first, second, third = seat_claims()
 
-        assert [take(worker, third), take(worker, first)] == ["seated", "seated"]
+        assert [take(worker, third), take(worker, first)] == ["reserved", "reserved"]
         assert kinds(driver) == ["TrialStaged"]
         granted = take(worker, second)
 
         assert granted == Grant(APART, 0.0, "w0:7")
         assert [take(worker, claim) for claim in (first, third)] == [granted, granted]
         starts = [decode_event(entry.data) for entry in entries(driver)[1:]]
-        assert [(start.seat, start.worker) for start in starts if isinstance(start, AttemptStarted)] == [
+        assert [(start.task, start.worker) for start in starts if isinstance(start, AttemptStarted)] == [
             (0, "w0"),
             (1, "w1"),
             (2, "w2"),
@@ -96,7 +96,7 @@ class GangContract(InWorld):
         take(worker, second)
         world.let_pass(2 * SHORT_S)
 
-        assert take(worker, third) == "seated", "the worker of seat 0 is gone"
+        assert take(worker, third) == "reserved", "the worker of seat 0 is gone"
         assert isinstance(take(worker, unlike(first, token=OTHER), "another"), Grant)
         assert take(worker, first) == "taken"
 
@@ -108,7 +108,7 @@ class GangContract(InWorld):
         take(worker, first)
 
         assert take(worker, first, lease_s=0) == "left"
-        assert [take(worker, each) for each in (second, third)] == ["seated", "seated"]
+        assert [take(worker, each) for each in (second, third)] == ["reserved", "reserved"]
         assert isinstance(take(worker, unlike(first, token=OTHER)), Grant)
         # Its worker was about to, and the last seat was taken in that moment.
         assert isinstance(take(worker, third, lease_s=0), Grant)
@@ -127,7 +127,7 @@ class GangContract(InWorld):
         assert take(worker, second) == "revoked"
         assert take(worker, first) == "revoked"
         assert take(worker, first, lease_s=0) == "left"
-        assert take(worker, seat_claims(TWO, seats=2)[0]) == "seated", "no other gang waits for it"
+        assert take(worker, seat_claims(TWO, seats=2)[0]) == "reserved", "no other gang waits for it"
 
     def test_seats_on_different_machines_are_not_one_workers(self, driver: Journal, worker: Journal) -> None:
         driver.stage(ONE, 1, APART, staged())
@@ -137,7 +137,7 @@ class GangContract(InWorld):
 
         assert take(worker, second, "w") == "beside"
         anywhere = seat_claims(TWO, seats=2)
-        assert take(worker, anywhere[1], "w") == "seated"
+        assert take(worker, anywhere[1], "w") == "reserved"
         assert isinstance(take(worker, anywhere[0], "w"), Grant)
 
     def test_gangs_get_seats_in_the_order_of_staging(self, driver: Journal, worker: Journal, world: World) -> None:
@@ -149,12 +149,12 @@ class GangContract(InWorld):
 
         assert take(worker, later[0], "w0") == "after"
         take(worker, first, "w0")
-        assert take(worker, later[0], "w0") == "seated", "this worker can do nothing more for the first"
+        assert take(worker, later[0], "w0") == "reserved", "this worker can do nothing more for the first"
         assert take(worker, later[1], "w1") == "after"
         take(worker, second, "w1")
         take(worker, third, "w2")
 
-        assert take(worker, later[1], "w1") == "seated"
+        assert take(worker, later[1], "w1") == "reserved"
         assert isinstance(take(worker, later[2], "w2"), Grant)
 
     def test_an_attempt_ends_with_its_last_seat_as_0(self, driver: Journal, worker: Journal, gang: list[Claim]) -> None:
@@ -226,7 +226,7 @@ class GangContract(InWorld):
         worker.renew([gang[1]], SHORT_S)
         world.let_pass(2 * SHORT_S)
 
-        assert [seat_in(name)[0] for name in driver.expired()] == [ONE]
+        assert [task_in(name)[0] for name in driver.expired()] == [ONE]
         assert driver.lose(ONE, 1, "expired", ended())
         assert driver.lose(ONE, 1, "expired", ended())
         assert kinds(driver)[-1] == "AttemptEnded"
@@ -271,7 +271,7 @@ class GangContract(InWorld):
         assert driver.lose(ONE, 1, "gone", ended())
         assert worker.renew(gang, LONG_S) == [FENCED] * 3
         assert driver.stage(ONE, 2, APART, staged(ONE, 2))
-        assert [take(worker, claim) for claim in seat_claims(ONE, 2)[:2]] == ["seated", "seated"]
+        assert [take(worker, claim) for claim in seat_claims(ONE, 2)[:2]] == ["reserved", "reserved"]
 
     def test_all_seats_are_fenced_when_a_journal_is_put_back_and_when_an_experiment_is_erased(
         self, driver: Journal, worker: Journal, gang: list[Claim]

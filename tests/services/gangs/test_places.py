@@ -12,7 +12,7 @@ from mqtune.core.resources import Resources
 from mqtune.services.gangs.driver import check_for_settings
 
 ONE_SLOT: Any = SimpleNamespace()
-TAKES_GANGS: Any = SimpleNamespace(takes_gangs=True)
+TAKES_GANGS: Any = SimpleNamespace(takes_several_tasks=True)
 
 
 @pytest.mark.parametrize(

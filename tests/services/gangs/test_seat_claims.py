@@ -21,7 +21,7 @@ from mqtune.worker import RunResult, WorkerSettings
 from mqtune.worker.ports import AttemptHere
 
 LEASE_S, SEAT_S = 7.0, 30.0
-GRANT = Grant(Assignment({}, gang="2:any:1 CPU"), 0.0, "10.0.0.7:4123")
+GRANT = Grant(Assignment({}, task_plan="2:any:1 CPU"), 0.0, "10.0.0.7:4123")
 
 
 class Attempt:
@@ -58,7 +58,7 @@ def test_an_attempt_with_one_seat_is_left_to_the_worker() -> None:
 
 def test_a_seat_is_held_until_the_others_are_taken_and_its_process_finds_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ADVERTISE, "10.0.0.8")
-    attempt, gangs = Attempt("seated", "seated", GRANT), Gangs(LEASE_S, SEAT_S)
+    attempt, gangs = Attempt("reserved", "reserved", GRANT), Gangs(LEASE_S, SEAT_S)
 
     assert gangs.claim(attempt.here, attempt.send) == GRANT
 
@@ -83,7 +83,7 @@ def test_a_seat_is_held_until_the_others_are_taken_and_its_process_finds_them(mo
     ],
 )
 def test_a_refused_seat_says_why_and_returns_if_it_may_be_free_later(answer: str, result: RunResult) -> None:
-    attempt = Attempt("seated", answer)
+    attempt = Attempt("reserved", answer)
 
     assert Gangs(LEASE_S, SEAT_S).claim(attempt.here, attempt.send) == result
 
@@ -91,7 +91,7 @@ def test_a_refused_seat_says_why_and_returns_if_it_may_be_free_later(answer: str
 @pytest.mark.parametrize("last", ["left", GRANT])
 @pytest.mark.parametrize("is_told", [True, False])
 def test_a_seat_is_given_back_in_time_or_when_it_is_to_end_before_its_gang_begins(last: Any, is_told: bool) -> None:
-    attempt = Attempt("seated", "seated", "seated", last, ends_after=3 if is_told else 1000)
+    attempt = Attempt("reserved", "reserved", "reserved", last, ends_after=3 if is_told else 1000)
     # Up to half as long again, by chance.
     now = iter([0.0, 1.0, 44.0, 45.0])
     clock: Any = SimpleNamespace(monotonic=lambda: 0.0 if is_told else next(now))
@@ -109,7 +109,7 @@ def test_a_seat_is_given_back_in_time_or_when_it_is_to_end_before_its_gang_begin
 @pytest.mark.parametrize("seat_s", [0.0, -1.0, float("nan"), 1e9])
 def test_a_time_for_which_no_seat_can_be_held_ends_the_start(seat_s: float) -> None:
     with pytest.raises(ConfigurationError, match="--hold-seats"):
-        worker.check_for_worker(Mock(), WorkerSettings(broker="redis://", seat_s=seat_s))
+        worker.check_for_worker(Mock(), WorkerSettings(broker="redis://", reserve_s=seat_s))
     with pytest.raises(ConfigurationError, match="--hold-seats"):
         Gangs(LEASE_S, seat_s).start()
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mqtune.backends import CeleryBackend, Offer
 from mqtune.core.resources import Resources
-from mqtune.core.seats import seat_names
+from mqtune.core.tasks import task_names
 from mqtune.core.trial import TrialId
 from mqtune.services.gangs.driver import check_for_settings
 
@@ -33,7 +33,7 @@ def backend_of(resources: Resources) -> CeleryBackend:
 
 
 def gang(seats: int = 2) -> list[str]:
-    return [str(name) for name in seat_names(ONE, seats)]
+    return [str(name) for name in task_names(ONE, seats)]
 
 
 @cache

@@ -12,7 +12,7 @@ from fleets import worker as info
 from hypothesis import HealthCheck, given, settings, strategies as st
 from waiting import eventually
 
-from mqtune.core.events import WorkerInfo
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.services.packing.room import SharedMemory
 from mqtune.worker import ImpairmentCause, Impairments, Slot, Slots, WorkerHooks, plan_slots
 from mqtune.worker.ports import AttemptHere, WorkerState

@@ -14,11 +14,11 @@ from shared_fleet import SharedFleetInTime, fairness, many
 
 from mqtune.backends import Pool, SharedSession
 from mqtune.core.crews import Register
-from mqtune.core.events import busy_as
 from mqtune.core.priorities import Priority
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
+from mqtune.core.worker_info import busy_as
 from mqtune.driver import RunOptions
 from mqtune.driver.ports import Appetite, DriverHost
 from mqtune.services.shares import driver

@@ -8,10 +8,11 @@ import pytest
 from fleets import worker
 
 import mqtune
-from mqtune.cli import unmet_versions, users_of_quota, way_to_more
-from mqtune.core.events import busy_as
+from mqtune.cli import unmet_versions
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.version import minor
+from mqtune.core.worker_info import busy_as
+from mqtune.services.shares.advice import users_of_quota, way_to_more
 from mqtune.services.shares.divider import Cap, Demand, Table
 from mqtune.services.shares.overview import ShareSummary, shares_of
 

@@ -12,10 +12,10 @@ from brokers import LARGE, SMALL, World, backend_of, keys, names, publish
 from hypothesis import given, strategies as st
 
 from mqtune.backends import CeleryBackend, Offer, celery as module, queues
-from mqtune.core.events import busy_as
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.core.version import __version__
+from mqtune.core.worker_info import busy_as
 from mqtune.trainable import ACCEPTS_TAG
 
 

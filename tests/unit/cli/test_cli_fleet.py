@@ -11,8 +11,8 @@ from fleets import impairment, worker
 
 from mqtune.cli import described_worker, find_worker, impairment_text, queues_of, wait_until_gone
 from mqtune.core.errors import ConfigurationError, MqtuneError
-from mqtune.core.events import WorkerInfo
 from mqtune.core.timing import Timing
+from mqtune.core.worker_info import WorkerInfo
 
 
 def test_workers_with_driver_slots_alone_serve_no_queue():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mqtune.core.codec import encode_value
-from mqtune.core.events import START, AttemptStarted, Cursor, ExperimentEnded, TrialStaged, events_in_order
+from mqtune.core.entries import events_in_order
+from mqtune.core.events import START, AttemptStarted, Cursor, ExperimentEnded, TrialStaged
 from mqtune.core.trial import TrialId
 
 

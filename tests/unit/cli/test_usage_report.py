@@ -110,7 +110,7 @@ def test_the_time_in_which_data_waited_for_redis_is_shown_apart_as_the_part_with
         mqtune_home, "waits",
         # Half of it lies before.
         started("0001", 34), ended("0001", 14, redis_wait_s=4 * HOUR),
-        replace(started("0002", 9), seat=0), replace(started("0002", 9), seat=1), ended("0002", 7, redis_wait_s=HOUR),
+        replace(started("0002", 9), task=0), replace(started("0002", 9), task=1), ended("0002", 7, redis_wait_s=HOUR),
         # A worker can't have waited for longer than the attempt took.
         started("0003", 6), ended("0003", 5, redis_wait_s=100 * HOUR),
         gpus=2,
@@ -178,7 +178,7 @@ def test_a_time_that_is_none_is_refused_with_those_that_are(since: str) -> None:
 
 def test_each_seat_of_a_gang_has_a_slot_with_its_gpus_and_energy_is_that_of_seat_0(mqtune_home: Path) -> None:
     first = started("0001", 3)
-    seats = [replace(first, seat=number, worker=f"w{number}") for number in (1, 2)]
+    seats = [replace(first, task=number, worker=f"w{number}") for number in (1, 2)]
     experiment(mqtune_home, "gang", first, *seats, ended("0001", 1, gpu_energy_j=3.6e6), gpus=2)
 
     (row,) = used()

@@ -12,11 +12,12 @@ from fleets import impairment, worker
 
 from mqtune.cli import CAUSES, Inquiry, Place, Reason, runs_of
 from mqtune.client import ExperimentState
-from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
+from mqtune.core.events import START, AttemptStarted, TrialStaged
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal import Unclaimed
 
 ONE = TrialId("0001")
@@ -44,7 +45,7 @@ def experiment_of(seats: int) -> Experiment:
     found = Experiment("x", metric="loss", mode="min", max_failures=0)
     found.apply(TrialStaged(trial=ONE, attempt=1, config={}, at=1.0, cursor=START))
     for seat in range(seats):
-        begun = {"worker": f"w{seat}@h", "host": "h", "devices": [str(seat)], "at": 2.0, "queue": "q", "seat": seat}
+        begun = {"worker": f"w{seat}@h", "host": "h", "devices": [str(seat)], "at": 2.0, "queue": "q", "task": seat}
         found.apply(AttemptStarted(trial=ONE, attempt=1, **begun))
     return found
 

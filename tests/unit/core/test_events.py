@@ -25,8 +25,9 @@ from mqtune.core.codec import (
     segment_bytes,
 )
 from mqtune.core.errors import MessageVersionError, ReportInvalid, ReportTooLarge
-from mqtune.core.events import VERSION, AttemptStarted, Event, Reports, WorkerInfo, decode_event
+from mqtune.core.events import VERSION, AttemptStarted, Event, Reports, decode_event
 from mqtune.core.trial import Report, TrialId, checkpoint_id
+from mqtune.core.worker_info import WorkerInfo
 from mqtune.results import json_text
 
 WIRE = Path(__file__).parents[2] / "wire"

@@ -25,9 +25,9 @@ from mqtune.core.trial import (
     Action,
     AttemptEnd,
     Decision,
+    FurtherTask,
     Intent,
     Report,
-    Seat,
     Trial,
     TrialId,
     TrialStatus,
@@ -393,7 +393,7 @@ def test_a_request_that_comes_again_waits_once_and_not_after_its_answer(story: S
 
 def test_an_attempt_of_several_seats_has_begun_with_the_last_of_them_and_says_where_each_is() -> None:
     story = Story().run()
-    started = AttemptStarted(trial=ONE, attempt=1, worker="w@b", host="b", devices=["3"], at=12.5, queue="q", seat=1)
+    started = AttemptStarted(trial=ONE, attempt=1, worker="w@b", host="b", devices=["3"], at=12.5, queue="q", task=1)
     story.experiment.apply(started)
     restored = Experiment("x", metric="loss", mode="min", max_failures=0)
     restored.restore(decode_value(encode_value(story.experiment.state())))
@@ -401,6 +401,6 @@ def test_an_attempt_of_several_seats_has_begun_with_the_last_of_them_and_says_wh
     for experiment in (story.experiment, restored):
         attempt = experiment.trials[ONE].attempt
         assert (attempt.worker, attempt.started_at) == ("w@a", 12.5)
-        assert attempt.seats == (Seat(1, "w@b", "b", "q", ("3",)),)
-        assert [attempt.further_seat(number) for number in (0, 1, 2)] == [None, attempt.seats[0], None]
+        assert attempt.further_tasks == (FurtherTask(1, "w@b", "b", "q", ("3",)),)
+        assert [attempt.further_task(number) for number in (0, 1, 2)] == [None, attempt.further_tasks[0], None]
         assert experiment.trials[ONE].status is TrialStatus.RUNNING

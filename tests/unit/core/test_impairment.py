@@ -7,8 +7,8 @@ from fleets import worker
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.events import WorkerInfo
 from mqtune.core.impairment import Impairment
+from mqtune.core.worker_info import WorkerInfo
 
 MEMORY = Impairment("0", "memory", "5.0 GB of its memory did not come back", "its memory is back", 100.0)
 STARTS = Impairment("", "starts", "its last 3 attempts could not be started (?)", "an attempt is started", 90.5, 130.5)

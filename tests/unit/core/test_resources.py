@@ -11,7 +11,7 @@ import pytest
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.priorities import lists_of
-from mqtune.core.resources import MOST_SEATS, Resources, checked_patterns, queue_name, queues_of
+from mqtune.core.resources import MOST_TASKS, Resources, checked_patterns, queue_name, queues_of
 from mqtune.core.version import __version__
 
 
@@ -103,7 +103,7 @@ def test_resources_read_well(shape: Resources, text: str) -> None:
     ("asked", "says"),
     [
         ({"machines": 2, "seats": 4}, "machines=2 and seats=4 are both given"),
-        ({"seats": MOST_SEATS + 1}, f"at most {MOST_SEATS} seats"),
+        ({"seats": MOST_TASKS + 1}, f"at most {MOST_TASKS} seats"),
         ({"machines": 0}, "machines"),
         ({"seats": 1.5}, "seats"),
     ],

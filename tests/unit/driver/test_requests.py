@@ -15,7 +15,8 @@ import mqtune
 from mqtune import ASHA, FIFO, PromotionASHA, RandomSearcher
 from mqtune.core.errors import ConfigurationError, InvalidTransition, SpaceError
 from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, Told, TrialStaged
-from mqtune.core.trial import ITERATION, NO_LABELS, TIME_TOTAL, Action, Decision, Labels, Report, TrialStatus
+from mqtune.core.labels import NO_LABELS, Labels
+from mqtune.core.trial import ITERATION, TIME_TOTAL, Action, Decision, Report, TrialStatus
 from mqtune.driver import AT_ONCE
 from mqtune.journal import MemoryJournal
 from mqtune.schedulers import Resume

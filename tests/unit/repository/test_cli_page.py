@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from pages import ROOT
 
 from mqtune.cli import CAUSES, SECTIONS, Outcome, Reason, group
-from mqtune.core.events import WorkerInfo
+from mqtune.core.worker_info import WorkerInfo
 
 EXAMPLES: Final = [
     example

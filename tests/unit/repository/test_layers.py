@@ -36,6 +36,7 @@ FLOORS: Final = {
     "services": 4,
     "background": 4,
     "tuner": 4,
+    "user_loop": 4,
     "__main__": 5,
     "cli": 5,
     "testing": 5,
@@ -314,7 +315,7 @@ def test_a_trial_process_is_light(code: str) -> None:
     assert "mqtune.trainable.process.importer" in loaded
     assert {name for name in loaded if name.split(".")[0] in NOT_IN_TRIALS} == set()
     own = {name.removeprefix("mqtune.") for name in loaded if name.startswith("mqtune.")}
-    core = {"calls", "codec", "errors", "lazy", "machine", "text", "trial", "version"}
+    core = {"calls", "codec", "errors", "labels", "lazy", "machine", "text", "trial", "version"}
     assert {part_of(name) for name in own} <= {"checkpoints", "core", "trainable"}
     assert {name.removeprefix("core.") for name in own if name.startswith("core.")} <= core
 

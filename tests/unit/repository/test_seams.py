@@ -21,9 +21,9 @@ IMPORTED: Final = {
     "cli.tune": "",
     "cli.ui": "views",
     "core": (
-        "callback|calls|checks|codec|crews|entry_points|errors|events|experiment|impairment|json_lines|keys|"
-        "machine|objective|owner|priorities|registry|resources|scope|seats|submission|text|timing|trial|"
-        "usage|version"
+        "callback|calls|checks|codec|crews|entries|entry_points|errors|events|experiment|impairment|json_lines|keys|"
+        "labels|machine|objective|owner|priorities|registry|resources|scope|submission|tasks|text|timing|trial|"
+        "usage|version|worker_info"
     ),
     "driver": "|ports",
     "integrations": "",

@@ -17,8 +17,10 @@ from book import ASHA, Book
 
 from mqtune import Results
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.events import decode_event, events_in_order
+from mqtune.core.entries import events_in_order
+from mqtune.core.events import decode_event
 from mqtune.core.experiment import STATE_FORM, Experiment
+from mqtune.core.labels import Labels
 from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     Action,
@@ -26,12 +28,11 @@ from mqtune.core.trial import (
     AttemptEnd,
     CheckpointId,
     Decision,
+    FurtherTask,
     Intent,
-    Labels,
     Report,
     Restart,
     SavedCheckpoint,
-    Seat,
     Stop,
     Transition,
     Trial,
@@ -105,7 +106,7 @@ def test_every_field_is_in_a_state() -> None:
 def test_a_state_restores_trials_as_they_were() -> None:
     attempt = Attempt(
         2, 3, {"lr": 1, "raw": b"\xff"}, resources=Resources(gpus=1, tags=["a100"], seats=2), devices=("0", "1"),
-        end=AttemptEnd.LOST, intent=Intent.STOP, stop=Stop("user", "why", 4, 0), seats=(Seat(1, "w", "h", "q", ("0",)),),
+        end=AttemptEnd.LOST, intent=Intent.STOP, stop=Stop("user", "why", 4, 0), further_tasks=(FurtherTask(1, "w", "h", "q", ("0",)),),
     )  # fmt: skip
     trial = Trial(
         TrialId("0001"), {}, TrialStatus.PAUSED, [Attempt(1, 1.0), attempt], [Transition(TrialStatus.PAUSED, 5, "why", "user")],

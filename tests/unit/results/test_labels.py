@@ -16,7 +16,8 @@ from mqtune import Results
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, NameTaken
 from mqtune.core.events import START, DriverStarted, Labelled
-from mqtune.core.trial import Labels, TrialStatus
+from mqtune.core.labels import Labels
+from mqtune.core.trial import TrialStatus
 from mqtune.journal import Entry, JournalFile
 
 ONE, TWO = "0001", "0002"

@@ -19,12 +19,12 @@ _BOTH: Final = Resources(cpus=1, seats=2)
 _THREE: Final = Resources(cpus=1, seats=3)
 
 
-class SeatingContract(TunerTests):
-    """Tests that such trials run or, if ``takes_gangs`` is False, are refused."""
+class SeveralTasksContract(TunerTests):
+    """Tests that such trials run or, if ``takes_several_tasks`` is False, are refused."""
 
     def test_trials_with_several_seats_are_refused_unless_the_backend_takes_them(self, tune: Tune) -> None:
         tuner = tune(played(1), resources=_BOTH)
-        if self.takes_gangs:
+        if self.takes_several_tasks:
             tuner.step(0.01)
             return
 
@@ -97,5 +97,5 @@ class SeatingContract(TunerTests):
         assert reports_of(tuner, trial, 2)[:2] == [saved_at + 1, saved_at + 2]
 
     def _needs_gangs(self) -> None:
-        if not self.takes_gangs:
+        if not self.takes_several_tasks:
             pytest.skip("the backend takes no trials with several seats")
