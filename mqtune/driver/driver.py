@@ -127,7 +127,6 @@ class Driver(Loop):
             requests=requests,
             checkpoints=checkpoints,
             timers=timers,
-            orders=orders,
             pace=pace,
             on_round=self._notify_of_round,
         )
@@ -194,7 +193,7 @@ class Driver(Loop):
         )
         if not self.is_finished or self.requests.open():
             self._path.say_begun()
-        self._orders.take_over()
+        self._path.orders.take_over()
         self._path.carry_out_all(self.checkpoints.check_all(place.journal, place.folder))
         self.backend.refresh()
         # Publish now the attempts that an earlier driver staged and did not publish before it died.

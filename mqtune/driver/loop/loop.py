@@ -20,7 +20,6 @@ from mqtune.driver.rules.listeners import FailureWatch
 from mqtune.driver.rules.slots import SlotFiller
 from mqtune.driver.rules.timers import DriverTimers
 from mqtune.driver.writing.actions import AnswerRequest, Decide, Stage, plan_requeues, plan_stops
-from mqtune.driver.writing.orders import Orders
 
 #: Longest wait for new entries after an error of a decider, in seconds.
 _FOLD_ONLY_S: Final = 1.0
@@ -51,7 +50,6 @@ class Loop:
         requests: Requests,
         checkpoints: CheckpointGC,
         timers: DriverTimers,
-        orders: Orders,
         pace: LoopPace,
         on_round: Callable[[], object],
     ) -> None:
@@ -68,7 +66,6 @@ class Loop:
         self._slots = slots
         self._checkpoints = checkpoints
         self._timers = timers
-        self._orders = orders
         self._pace = pace
         self._on_round = on_round
         #: Whether no further attempt is started.
@@ -170,7 +167,7 @@ class Loop:
 
         With *hands_out*, stop at the first report that counts, and return it.
         """
-        may_fold = not (hands_out or self._orders.in_lockstep)
+        may_fold = not (hands_out or self._path.orders.in_lockstep)
         with self._news.naming_entry(self.experiment.name):
             while (item := self._intake.next(may_fold=may_fold)) is not None:
                 if not isinstance(item, Report):
@@ -190,10 +187,10 @@ class Loop:
         """
         trial = self.experiment.trials[report.trial]
         if verdict is GO_ON:
-            if self._orders.in_lockstep:
-                self._orders.go_on(report)
+            if self._path.orders.in_lockstep:
+                self._path.orders.go_on(report)
                 if at_once:
-                    self._orders.give()
+                    self._path.orders.give()
         elif verdict is not None:
             action, reason, source = verdict.decision
             if source is not None:
@@ -214,7 +211,7 @@ class Loop:
             self.requests.carry_out()
             self._path.carry_out_all(self._deciders.late())
             self._path.carry_out_all(self._checkpoints.settled(self._pace.now_s))
-            self._orders.give()
+            self._path.orders.give()
             self._path.carry_out_all(self._timers.run_due())
             self._timers.refresh_fleet_if_changed()
             self._end_if_over()

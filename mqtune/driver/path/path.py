@@ -68,7 +68,7 @@ class EventPath:
         self._backend = backend
         self._clock = clock
         self._intake = intake
-        self._orders = orders
+        self.orders = orders
         self._deciders = deciders
         self._checkpoints = checkpoints
         self._callbacks = callbacks
@@ -106,7 +106,7 @@ class EventPath:
             case Lose(guard="expired" | "any") if events:
                 self._backend.lost(action.trial.id, action.trial.attempt)
             case AnswerQuestion() | Save():
-                self._orders.note(action.order)
+                self.orders.note(action.order)
             case _:
                 pass
         if isinstance(action, Stage | Decide | Save | Tell) and action.request:
