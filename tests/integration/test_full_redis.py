@@ -155,7 +155,7 @@ def test_a_seat_that_the_claim_of_another_seat_has_started_is_granted_and_keeps_
     gang = TrialId("0005")
     full.driver.stage(gang, 1, ANY, staged(gang))
     first, second = seat_claims(gang, seats=2)
-    assert take(full.worker, second) == "seated"
+    assert take(full.worker, second) == "reserved"
     assert isinstance(take(full.worker, first, lease_s=SHORT_S), Grant)
     full.fill()
 
