@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 
 from mqtune.backends.base import Backend
-from mqtune.core.errors import (
-    ConfigurationError,
-)
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.timing import Timing
 from mqtune.driver.setup.connect import BrokerDeployment, Deployment
 from mqtune.driver.setup.options import Checkpoints, Local

@@ -9,9 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mqtune.backends.base import Backend
-from mqtune.core.errors import (
-    ConfigurationError,
-)
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import SIMULATION, make_folder
 from mqtune.core.owner import NOBODY, this_owner
 from mqtune.driver.setup.connect import (

@@ -16,6 +16,7 @@ from mqtune.core.events import (
     AttemptEnded,
     CheckpointSaved,
     CheckpointsDropped,
+    Cursor,
     DriverStarted,
     ExperimentCreated,
     Reports,
@@ -81,7 +82,8 @@ def reopen(journal: Journal, copy: JournalFile, *, at: float, most_bytes: int = 
     after the copy are left out, and their trials run again.
 
     If only the journal's end is gone, and another driver has continued from there, the copy is renamed: the entries
-    that only it has are not part of the experiment.
+    that only it has are not part of the experiment. What the copy's own driver has written there, before it noticed the
+    loss, is kept behind the restored entries.
 
     Args:
         journal: the experiment's journal, whose lock this process has.
@@ -105,22 +107,43 @@ def reopen(journal: Journal, copy: JournalFile, *, at: float, most_bytes: int = 
         raise gone(copy, journal.experiment, str(error)) from None
     if contents.experiment != journal.experiment:
         return None
+    written: list[bytes] = []
     if definition is not None and begins(journal):
-        if journal.holds(contents.ids[-1]) or _put_aside(journal, copy, contents.ids):
+        if journal.holds(contents.ids[-1]):
             return None
+        common = bisect_left(contents.ids, 1, key=lambda id_: not journal.holds(id_))
+        behind = [*entries_after(journal, contents.ids[common - 1])]
+        if _has_other_driver(behind, lost=contents.ids[common:]):
+            _put_aside(journal, copy, contents.ids, common)
+            return None
+        written = [entry.data for entry in behind if _cursor_of(entry) is not None]
     elif definition is not None and contents.definition != decode_definition(journal.experiment, definition):
         return None
-    restored = restore(journal, copy, contents.ids[-1], [], at=at, most_bytes=most_bytes)
+    restored = restore(journal, copy, contents.ids[-1], written, at=at, most_bytes=most_bytes)
     copy.path.with_name(ARCHIVED).unlink(missing_ok=True)
     return restored
 
 
-def _put_aside(journal: Journal, copy: JournalFile, ids: Sequence[str]) -> bool:
-    """Rename a copy if another driver has continued from an earlier state. Return whether so."""
-    common = bisect_left(ids, 1, key=lambda id_: not journal.holds(id_))
-    behind = entries_after(journal, ids[common - 1])
-    if not any(getattr(decode_event(entry.data), "cursor", None) is not None for entry in behind):
-        return False
+def _has_other_driver(behind: Sequence[Entry], *, lost: Sequence[str]) -> bool:
+    """Return whether a driver has begun behind a loss that knows no lost entry.
+
+    Args:
+        behind: the server's entries behind those that it has in common with the copy.
+        lost: the ids of the copy's entries that the server lacks.
+    """
+    known = set(lost)
+    begun = (_cursor_of(entry) for entry in behind if isinstance(decode_event(entry.data), DriverStarted))
+    return any(cursor is not None and cursor.entry not in known for cursor in begun)
+
+
+def _cursor_of(entry: Entry) -> Cursor | None:
+    """Return the cursor of a driver's event. Return None for any other entry."""
+    cursor: Cursor | None = getattr(decode_event(entry.data), "cursor", None)
+    return cursor
+
+
+def _put_aside(journal: Journal, copy: JournalFile, ids: Sequence[str], common: int) -> None:
+    """Rename a copy of which the server has only the first *common* entries."""
     aside = copy.put_aside(ids[-1])
     logger.warning(
         "Redis came back without the last %d entries of experiment %r, and another driver has gone on from there, as "
@@ -129,7 +152,6 @@ def _put_aside(journal: Journal, copy: JournalFile, ids: Sequence[str]) -> bool:
         journal.experiment,
         aside,
     )
-    return True
 
 
 def restore(

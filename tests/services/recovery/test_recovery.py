@@ -232,6 +232,41 @@ def test_a_driver_leaves_what_another_has_made_of_its_server(bench: Bench, caplo
     assert aside.name in caplog.text
 
 
+class Killed(BaseException):
+    """The driver's process is gone."""
+
+
+def test_what_a_killed_driver_wrote_to_a_set_back_server_follows_what_the_server_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, max_trials=3).step().start(ONE).start(TWO)
+    bench.report(ONE, 3.0)
+    early, stage = snapshot(bench.server), MemoryJournal.stage
+    written: list[list[Any]] = []
+
+    def lose_stage_and_die(journal: MemoryJournal, *args: Any) -> None:
+        # A command is repeated after an outage, before the driver can look at what the server has.
+        written.append(bench.events())
+        set_back(bench.server, early)
+        assert stage(journal, *args)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryJournal, "stage", lose_stage_and_die)
+        with pytest.raises(Killed):
+            bench.end(ONE).step()
+    (before,) = written
+    own = bench.events()[-1]
+    assert before[-1].end is AttemptEnd.COMPLETED
+    bench.begin()
+    bench.step(2)
+
+    assert bench.events()[: len(before) + 1] == [*before, own]
+    assert not [*bench.folder.glob("journal-*.msgpack")]
+    assert bench.trial(ONE).status is TrialStatus.COMPLETED
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
+
+
 def losing_within_writes(lose: Callable[[], None], patch: pytest.MonkeyPatch, rng: random.Random) -> Callable[[], None]:
     """Return a function that has the server lose all within the driver's next write."""
     armed: list[None] = []
