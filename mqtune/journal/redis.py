@@ -88,6 +88,8 @@ UPLOAD_EXPIRES_S: Final = 600
 _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
 #: Numbers from a server have fewer digits than this.
 _DIGITS: Final = 20
+#: Waits up to this many seconds are sleeps of the client. A server ends a blocking read only at a tick, each 0.1 s.
+_SHORT_S: Final = 0.02
 #: The actions of requests that add trials or reports. They wait while the server is full, like workers' reports.
 _GROWING: Final = frozenset({"add", "ask", "tell"})
 
@@ -391,9 +393,14 @@ class RedisJournal(Journal):
             self._fleet_seen = self._newest_of_fleet()
             self.fleet_changed = True
         streams = (self._keys.journal, FLEET, after, self._fleet_seen)
-        waiting = (XREAD, "BLOCK", block_ms, "COUNT", count, "STREAMS", *streams)
+        is_short = block_s <= _SHORT_S
+        waiting = () if is_short else ("BLOCK", block_ms)
+        reading = (XREAD, *waiting, "COUNT", count, "STREAMS", *streams)
         entries: list[Entry] = []
-        by_stream, head = self._retrying(lambda: read_with(self._client, self._keys, "trimmed", *waiting))
+        by_stream, head = self._retrying(lambda: read_with(self._client, self._keys, "trimmed", *reading))
+        if is_short and not by_stream:
+            # The next read finds what comes meanwhile.
+            time.sleep(block_s)
         for stream, items in by_stream or ():
             if stream.decode() == FLEET:
                 self._fleet_seen = items[-1][0].decode()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
@@ -78,3 +79,18 @@ def test_a_server_that_was_demoted_is_connected_to_anew(client: RedisClient, red
 
     assert client.set("demoted", 1)
     assert client.connects.count == before + 1
+
+
+def test_a_short_wait_for_entries_does_not_last_to_the_servers_next_tick(redis_client: redis.Redis) -> None:
+    journal = RedisJournal(redis_client, "x")
+    tick_s = 1 / int(redis_client.config_get("hz")["hz"])
+
+    def wait() -> float:
+        began = time.monotonic()
+        assert journal.read("0-0", count=1, block_s=0.01) == []
+        return time.monotonic() - began
+
+    # The first wait may begin just before a tick.
+    fastest = sorted(wait() for _ in range(10))[1]
+
+    assert 0.01 <= fastest < tick_s / 2

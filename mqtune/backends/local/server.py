@@ -476,8 +476,6 @@ def _configuration(home: Path, socket_path: Path, password: str) -> str:
         # After a power cut, the file may end in the middle of a command. The server then loads all complete ones.
         "aof-load-truncated": "yes",
         "save": '""',
-        # A blocking read ends at a tick of this frequency. The driver waits 10 ms at a time for a model's next config.
-        "hz": "100",
         "maxmemory": "0",
         "maxmemory-policy": "noeviction",
         "loglevel": "notice",
