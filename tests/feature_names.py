@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 PACKAGE: Final = Path(__file__).parent.parent / "mqtune"
 #: The composition roots. Each service has its line there.
-LISTS: Final = frozenset({"services/causes.py", "services/driver.py", "services/worker.py"})
+LISTS: Final = frozenset({"services/causes.py", "services/driver.py", "services/settings.py", "services/worker.py"})
 
 
 class Words(NamedTuple):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from mqtune.journal import RedisClient
 from mqtune.services.code import worker as code
 from mqtune.services.exporter import worker as exporter
 from mqtune.services.folders import worker as folders
@@ -19,7 +18,7 @@ from mqtune.services.reuse import worker as reuse
 from mqtune.services.submissions import worker as submissions
 from mqtune.services.usage import worker as usage
 from mqtune.worker import WorkerSettings
-from mqtune.worker.ports import CheckStart, MakeServices, WorkerHost, WorkerService
+from mqtune.worker.ports import MakeServices, WorkerHost, WorkerService
 
 if TYPE_CHECKING:
     from mqtune.worker import TrialApp
@@ -38,11 +37,6 @@ SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerServ
     exporter.for_worker,
     submissions.for_worker,
 )
-#: The services' checks of an operator's settings, before the worker takes its name.
-CHECKS: Final[tuple[Callable[[RedisClient, WorkerSettings], None], ...]] = (
-    gangs.check_for_worker,
-    submissions.check_for_worker,
-)
 
 
 def worker_services(settings: WorkerSettings) -> MakeServices:
@@ -50,14 +44,9 @@ def worker_services(settings: WorkerSettings) -> MakeServices:
     return lambda host: tuple(chain.from_iterable(make(host, settings) for make in SERVICES))
 
 
-def worker_checks(settings: WorkerSettings) -> CheckStart:
-    """Return a function that runs the services' checks of these settings, over a connection."""
-    return lambda client: [check(client, settings) for check in CHECKS]
-
-
 def worker_app(settings: WorkerSettings) -> TrialApp:
     """Return the Celery app of a worker with all services, for ``celery -A`` and Flower."""
     # Celery's import takes half a second, and the worker of a run on one machine does without.
     from mqtune.worker import create_app  # noqa: PLC0415
 
-    return create_app(settings, worker_services(settings), worker_checks(settings))
+    return create_app(settings, worker_services(settings))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         find_gpu_memory as find_gpu_memory,
         find_gpus as find_gpus,
         plan_slots as plan_slots,
+        plan_slots_by_memory as plan_slots_by_memory,
         usable_cpus as usable_cpus,
         without_devices as without_devices,
     )
@@ -50,16 +51,19 @@ if TYPE_CHECKING:
     )
     from mqtune.worker.host.scratch import Scratch as Scratch
     from mqtune.worker.host.threads import Step as Step, guarded as guarded
+    from mqtune.worker.loop.options import Option as Option, option as option, options_of as options_of
     from mqtune.worker.loop.runtime import WorkerRuntime as WorkerRuntime
     from mqtune.worker.loop.settings import (
         GRACE_S as GRACE_S,
         OWNED_SETTINGS as OWNED_SETTINGS,
+        ServiceSettings as ServiceSettings,
         WorkerSettings as WorkerSettings,
         celery_settings as celery_settings,
         check_concurrency as check_concurrency,
         check_folders as check_folders,
         check_options as check_options,
         check_settings as check_settings,
+        default_log_root as default_log_root,
         take_name as take_name,
     )
     from mqtune.worker.loop.shutdown import shutdown_s as shutdown_s
@@ -106,6 +110,7 @@ _NAMES = {
         "find_gpu_memory",
         "find_gpus",
         "plan_slots",
+        "plan_slots_by_memory",
         "usable_cpus",
         "without_devices",
     ),
@@ -130,16 +135,19 @@ _NAMES = {
     "attempts.control_pipe": ("ControlPipe",),
     "attempts.retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
     "attempts.slots": ("Slot", "Slots", "ZygoteFinder"),
+    "loop.options": ("Option", "option", "options_of"),
     "loop.runtime": ("WorkerRuntime",),
     "loop.settings": (
         "GRACE_S",
         "OWNED_SETTINGS",
+        "ServiceSettings",
         "WorkerSettings",
         "celery_settings",
         "check_concurrency",
         "check_folders",
         "check_options",
         "check_settings",
+        "default_log_root",
         "take_name",
     ),
     "loop.shutdown": ("shutdown_s",),

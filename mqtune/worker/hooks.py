@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -156,12 +156,6 @@ class WorkerHooks:
         numbers: dict[str, float] = {}
         self._each(lambda service: numbers.update(service.measured(run)))
         return numbers
-
-    def figures(self) -> dict[str, Mapping[str, float]]:
-        """Return the figures of all services, by figure name and device."""
-        figures: dict[str, Mapping[str, float]] = {}
-        self._each(lambda service: figures.update(service.figures()))
-        return figures
 
     def describe(self, info: WorkerInfo) -> WorkerInfo:
         """Return the worker's description with the fields that the services add."""

@@ -160,7 +160,6 @@ class WorkerHost:
         journal: returns the journal of an experiment.
         logs: returns the output files of its attempts.
         state: returns the worker's state. It may be called once the worker starts.
-        figures: returns the figures of all its services, by figure name and device. It may take seconds.
         scratch: the temporary folders of its attempts, and of services' files.
         code_roots: returns the code roots of the programs that have an importer.
         closing: set when the worker closes. Calls then retry no more while the server is away.
@@ -176,7 +175,6 @@ class WorkerHost:
     journal: Callable[[str], Journal]
     logs: Callable[[], Logs]
     state: Callable[[], WorkerState]
-    figures: Callable[[], Mapping[str, Mapping[str, float]]]
     scratch: Scratch
     code_roots: Callable[[], set[Path]]
     closing: threading.Event
@@ -325,10 +323,6 @@ class WorkerService:
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Note how an attempt has ended. ``admit`` of the slot's next attempt is called after it."""
 
-    def figures(self) -> Mapping[str, Mapping[str, float]]:
-        """Return figures of the worker by name and device, on request. It may take seconds."""
-        return {}
-
     def describe(self) -> Mapping[str, Any]:
         """Return fields of ``WorkerInfo``, the worker's description in the fleet.
 
@@ -345,9 +339,6 @@ class WorkerService:
 
 #: Makes services for a worker.
 MakeServices = Callable[[WorkerHost], Sequence[WorkerService]]
-#: Checks the operator's settings over the worker's connection, before the worker takes its name in the fleet. An
-#: MqtuneError ends the start with one line.
-CheckStart = Callable[[RedisClient], object]
 
 
 def no_services(_: WorkerHost) -> Sequence[WorkerService]:

@@ -38,7 +38,7 @@ TRAIN: Final = TrainableSpec("train", module="mine")
 #: The hooks that the first test calls, in this order, before the services close.
 HOOKS: Final = (
     *("start", "heartbeat", "tick", "hinted", "room", "taken", "working_dir", "started", "renewed", "measured"),
-    *("ending", "emptied", "ended", "left", "figures", "describe", "drain"),
+    *("ending", "emptied", "ended", "left", "describe", "drain"),
 )
 
 
@@ -97,10 +97,6 @@ class Told(WorkerService):
         self.note("measured")
         return {self.name: 1.0}
 
-    def figures(self) -> dict[str, dict[str, float]]:
-        self.note("figures")
-        return {self.name: {"0": 2.0}}
-
     def describe(self) -> dict[str, int]:
         self.note("describe")
         # A field that the description lacks is an error of the service, too.
@@ -139,7 +135,6 @@ def test_hooks_are_called_in_order_also_after_an_error(broken: str, caplog: pyte
     hooks.emptied(SLOT, waits=False)
     hooks.ended(ATTEMPT, RunResult(None, ""))
     hooks.left(SLOT, ATTEMPT)
-    figures = hooks.figures()
     described = hooks.describe(plain)
     hooks.drain()
     hooks.close()
@@ -150,7 +145,6 @@ def test_hooks_are_called_in_order_also_after_an_error(broken: str, caplog: pyte
         forward.remove("second working_dir")
     assert working_dir == Path("second" if broken == "working_dir" else "first")
     assert measured == {name: 1.0 for name in ("first", "second") if (broken, name) != ("measured", "first")}
-    assert figures == {name: {"0": 2.0} for name in ("first", "second") if (broken, name) != ("figures", "first")}
     assert room == [5.0] * (1 if broken == "room" else 2)
     assert described == worker(pid=3, cpus=1 if broken in ("describe", "absent") else 3)
     assert calls == [*forward, "second close", "first close"]

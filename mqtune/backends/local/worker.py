@@ -27,33 +27,6 @@ from mqtune.trainable.spec import Function
 
 #: Timeout of a worker's shutdown. Stopping its trials takes at most 15 s.
 _STOP_TIMEOUT_S: Final = 20.0
-#: Environment variables of ``mqtune worker`` that operators set for their own workers.
-_OF_OPERATORS: Final = frozenset(
-    f"MQTUNE_{name}"
-    for name in (
-        "ACCEPT_CODE",
-        "CPUS",
-        "DRIVERS",
-        "DRIVER_BROKER",
-        "EXPERIMENTS",
-        "GPUS",
-        "GPUS_PER_SLOT",
-        "GPU_MEMORY",
-        "GRACE",
-        "HEALTH_CHECK",
-        "HOLD_SEATS",
-        "LOG_FORMAT",
-        "METRICS_ADDRESS",
-        "METRICS_PORT",
-        "PACK_GPUS",
-        "REMOTE_CONTROL",
-        "SLOTS",
-        "SLOTS_PER_GPU",
-        "STRICT_GPU_MEMORY",
-        "TAGS",
-        "USER",
-    )
-)
 
 
 class WorkerProcess:
@@ -101,14 +74,12 @@ class WorkerProcess:
     ) -> None:
         self.log = log
         owned, self._owner = os.pipe()
-        # Settings for an operator's own workers do not apply to this one.
-        inherited = {name: value for name, value in os.environ.items() if name not in _OF_OPERATORS}
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
                     # -P: don't import from the working directory, such as a folder named mqtune.
                     [sys.executable, "-P", *arguments],
-                    env={**inherited, **environment, "MQTUNE_OWNER_FD": str(owned)},
+                    env={**os.environ, **environment, "MQTUNE_OWNER_FD": str(owned)},
                     pass_fds=[owned, *pass_fds],
                     preexec_fn=preexec_fn,  # noqa: PLW1509 - there are no threads then
                     stdin=subprocess.DEVNULL,
@@ -213,8 +184,8 @@ class PrivateWorker(WorkerProcess):
             "broker": broker,
             "code_root": str(code_root),
             "log_root": str(self._folder.parent),
-            "accept_code": bool(code_key),
             "code_key": code_key,
+            **({"accept_code": True} if code_key else {}),
             "ahead": ahead,
             "timing": asdict(timing),
             **slots,

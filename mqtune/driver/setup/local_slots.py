@@ -7,7 +7,7 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
-from mqtune.worker.host.devices import find_gpu_memory, find_gpus, plan_slots, usable_cpus
+from mqtune.worker.host.devices import find_gpu_memory, find_gpus, plan_slots, plan_slots_by_memory, usable_cpus
 
 #: A share of a GPU may differ by this from 1/2, 1/3 and so on. Queues use the same tolerance.
 _SHARE_TOLERANCE: Final = 1e-6
@@ -86,7 +86,7 @@ def _packed_settings(asked: Resources, slots: int | None, least_bytes: int, core
     memory_mb = find_gpu_memory("auto", gpus)
     if not memory_mb:
         raise _lacks(asked, "its GPUs have an amount that nvidia-smi does not say")
-    total = plan_slots(gpus, pack_gpus=1, gpu_memory_mb=memory_mb).offer
+    total = plan_slots_by_memory(gpus, 1, memory_mb).offer
     if asked.gpu_memory_gb > total.gpu_memory_gb:
         raise _lacks(asked, f"its GPUs have {total.gpu_memory_gb:g} GB each")
     most = total.shared_bytes // least_bytes

@@ -8,6 +8,6 @@ Terms: a *bundle* has the files of a project, and is named by its hash. A *signa
 is a folder above the trainable.
 
 Other places: `mqtune/driver/setup/bundling.py`, `mqtune/driver/setup/options.py` (`Process(bundle=…)`),
-`mqtune/worker/loop/settings.py` (the key), `mqtune/cli/worker.py` (`--accept-code`), `mqtune/cli/submit.py`,
+`mqtune/worker/loop/settings.py` (the key), `mqtune/cli/submit.py`,
 `docs/security.md`, `tests/services/code`.
 """

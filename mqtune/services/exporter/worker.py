@@ -3,53 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import chain, product
 
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.trial import ENDS
 from mqtune.journal import Room, room_of
-from mqtune.services.exporter.figures import ReadFigures, WorkerFigures
-from mqtune.worker import RunResult, WorkerSettings
+from mqtune.services.exporter.figures import WorkerFigures
+from mqtune.services.exporter.settings import ExporterSettings, Observer
+from mqtune.worker import GpuProbe, RunResult, WorkerSettings
 from mqtune.worker.ports import AttemptHere, WorkerHost, WorkerService, WorkerState
 
 
-class Observer:
-    """Serves a worker's figures, from before its start. It is the ``observe`` of its settings.
+class WorkerExporter(WorkerService):
+    """Counts ended attempts, and gives the worker's figures to its observer.
 
     Args:
-        serve: gets a function that returns the figures, and starts to serve them. Any thread may call that function.
+        probe: reports how the worker's devices are used.
     """
 
-    def __init__(self, serve: Callable[[ReadFigures], object]) -> None:
-        self._serve = serve
-        self._read: ReadFigures = _nothing
-
-    def __call__(self) -> None:
-        """Start to serve."""
-        self._serve(self._figures)
-
-    def follow(self, read: ReadFigures) -> None:
-        """Serve the figures from *read* from now on."""
-        self._read = read
-
-    def _figures(self) -> WorkerFigures | None:
-        return self._read()
-
-
-def _nothing() -> None:
-    return None
-
-
-class WorkerExporter(WorkerService):
-    """Counts ended attempts, and gives the worker's figures to its observer."""
-
-    def __init__(self, host: WorkerHost, observer: Observer) -> None:
-        self._host, self._observer = host, observer
+    def __init__(self, host: WorkerHost, observer: Observer, probe: GpuProbe) -> None:
+        self._host, self._observer, self._probe = host, observer, probe
         # A count that begins at 1 is no increase for Prometheus, so all counts begin at 0.
         slots = {",".join(devices) for devices in host.plan.devices}
-        self._ended = Counter(dict.fromkeys(itertools.product(slots, ENDS), 0))
+        self._ended = Counter(dict.fromkeys(product(slots, ENDS), 0))
 
     def start(self) -> None:
         self._observer.follow(self.read)
@@ -57,6 +35,9 @@ class WorkerExporter(WorkerService):
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         if result.end is not None:
             self._ended[",".join(run.devices), result.end.value] += 1
+
+    def close(self) -> None:
+        self._probe.close()
 
     def read(self) -> WorkerFigures:
         """Return the worker's figures, which may take seconds."""
@@ -69,8 +50,18 @@ class WorkerExporter(WorkerService):
             ended=dict(self._ended),
             heartbeat_at=state.heartbeat_at,
             redis=self._room(state),
-            **self._host.figures(),
+            **self._use(),
         )
+
+    def _use(self) -> dict[str, dict[str, float]]:
+        """Return memory, load and power of the worker's devices, by figure and device."""
+        devices = sorted(set(chain.from_iterable(self._host.plan.devices)))
+        uses = self._probe.use(devices) if devices else {}
+        named = zip(("gpu_load", "gpu_memory", "gpu_power"), range(3), strict=True)
+        return {
+            name: {device: value for device, use in uses.items() if (value := use[at]) is not None}
+            for name, at in named
+        }
 
     def _room(self, state: WorkerState) -> Room | None:
         """Return the memory of the server, or None without a recent answer. Never waits for it."""
@@ -81,6 +72,7 @@ class WorkerExporter(WorkerService):
 
 
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> Sequence[WorkerService]:
-    """Return the exporter of a worker with an observer."""
-    observer = settings.observe
-    return (WorkerExporter(host, observer),) if isinstance(observer, Observer) else ()
+    """Return the exporter of a worker that serves its figures."""
+    own = settings.of(ExporterSettings)
+    # A GPU probe of its own: a slow one must not delay trials.
+    return () if own.metrics_port is None else (WorkerExporter(host, own.observer, GpuProbe(timing=host.timing)),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from random import Random
@@ -10,14 +9,12 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from mqtune.core.clock import Clock
-from mqtune.core.errors import ConfigurationError
-from mqtune.journal import Grant, RedisClient, Refusal, Reserved
-from mqtune.services.gangs.address import Address, advertised
+from mqtune.journal import Grant, Refusal, Reserved
+from mqtune.services.gangs.address import Address
+from mqtune.services.gangs.settings import GangSettings
 from mqtune.worker import RunResult, WorkerSettings
 from mqtune.worker.ports import AttemptHere, SendClaim, WorkerHost, WorkerService
 
-#: The longest time that an operator may give.
-LONGEST_SEAT_S: Final = 86_400.0
 #: A worker waits longer by a random part of the time, up to this share. Two gangs that each hold half of the slots that
 #: both need must not give up at the same moment.
 _SPREAD: Final = 0.5
@@ -50,14 +47,6 @@ class Gangs(WorkerService):
         #: By attempt, the port that is reserved for its process; and after its claim, the journal's answer.
         self._ports: WeakKeyDictionary[AttemptHere, Address] = WeakKeyDictionary()
         self._grants: WeakKeyDictionary[AttemptHere, Grant] = WeakKeyDictionary()
-
-    def start(self) -> None:
-        """Check the operator's settings.
-
-        Raises:
-            ConfigurationError: a setting is invalid.
-        """
-        check(self._seat_s)
 
     def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
         """Claim a seat, and wait for a bounded time until the others are taken."""
@@ -113,25 +102,6 @@ def variables_of(seat: int, seats: int, address: str) -> dict[str, str]:
     }
 
 
-def check(seat_s: float) -> None:
-    """Check the operator's settings.
-
-    Raises:
-        ConfigurationError: the time for which seats are held, or the address of this machine, is invalid.
-    """
-    if not math.isfinite(seat_s) or not 0 < seat_s <= LONGEST_SEAT_S:
-        raise ConfigurationError(
-            f"--hold-seats {seat_s:g} is invalid; give the seconds for which a slot waits for the other seats of a "
-            f"gang, up to {LONGEST_SEAT_S:g}"
-        )
-    advertised()
-
-
-def check_for_worker(_: RedisClient, settings: WorkerSettings) -> None:
-    """Check the operator's settings, before the worker takes its name."""
-    check(settings.reserve_s)
-
-
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
     """Return the service that seats gangs."""
-    return (Gangs(host.timing.lease_s, settings.reserve_s),)
+    return (Gangs(host.timing.lease_s, settings.of(GangSettings).seat_s),)

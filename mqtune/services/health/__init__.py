@@ -7,6 +7,6 @@ probe. Trials that fail everywhere close no device.
 Terms: a *health check* is the operator's command. It runs before a slot's first attempt, after a failed attempt, and
 when the last check is old. A *quick failure* is an attempt that fails within seconds and without a report.
 
-Other places: `mqtune/worker/loop/settings.py` and `mqtune/cli/worker.py` (`--health-check`), `workers/gpu.py`,
+Other places: `workers/gpu.py`,
 `docs/workers.md`, `tests/services/health`.
 """

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mqtune.services.health.check import HealthCheck
 from mqtune.services.health.quick_failures import QuickFailures
+from mqtune.services.health.settings import HealthSettings
 from mqtune.worker import WorkerSettings
 from mqtune.worker.ports import WorkerHost, WorkerService
 
@@ -18,6 +19,7 @@ def for_worker(host: WorkerHost, settings: WorkerSettings) -> Sequence[WorkerSer
         return [(run.devices, run.is_running) for run in runs]
 
     failures = QuickFailures(host.name, host.impairments, devices_of, host.timing)
-    if not settings.health_check:
+    command = settings.of(HealthSettings).health_check
+    if not command:
         return (failures,)
-    return HealthCheck(settings.health_check, host.impairments, host.timing), failures
+    return HealthCheck(command, host.impairments, host.timing), failures

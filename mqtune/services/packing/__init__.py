@@ -8,6 +8,6 @@ free when its devices' memory is back; a device whose memory does not come back 
 Terms: the *room* of a GPU is its memory without the shares of its attempts. An attempt without a known share gets the
 whole GPU. The *baseline* of a device is its memory in use before its first trial.
 
-Other places: `mqtune/worker/loop/settings.py` and `mqtune/cli/worker.py` (`--pack-gpus`), `docs/workers.md`,
+Other places: `mqtune/driver/setup/local_slots.py`, `docs/workers.md`,
 `tests/services/packing`.
 """

@@ -11,7 +11,7 @@ has not renewed it in time. Its *queue entry* is the time from which on it is du
 A submission is neither a trial nor an experiment. As a trial, it would need a second driver with a second lock. As an
 entry of its experiment's journal, it could not report a failure before that experiment exists.
 
-Other places: `mqtune/client.py`, `mqtune/cli/submit.py` (`mqtune submit`), `mqtune/cli/worker.py` (`--drivers`),
+Other places: `mqtune/client.py`, `mqtune/cli/submit.py` (`mqtune submit`),
 `mqtune/cli/list.py`, `mqtune/cli/steer.py`, `mqtune/cli/why.py`, `mqtune/results/experiments.py`,
 `mqtune/results/logs.py`, `deploy/kubernetes/drivers.yaml`, `docs/how-to/submit.md`, `tests/services/submissions`.
 """

@@ -18,6 +18,7 @@ from mqtune.core.resources import in_gb
 from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.services.usage.board import UsageBoard
+from mqtune.services.usage.settings import UsageSettings
 from mqtune.trainable import children_of
 from mqtune.worker import GpuProbe, SlotPlan, WorkerSettings
 from mqtune.worker.ports import AttemptHere, WorkerHost, WorkerService
@@ -297,16 +298,6 @@ class UsageSampler(WorkerService):
         """Return the figures of an attempt whose processes have ended."""
         return self.meter_of(run).final(run.waited_s)
 
-    def figures(self) -> dict[str, Mapping[str, float]]:
-        """Return load, memory and power of the worker's devices, by figure and device. It is slow."""
-        devices = sorted(self._slots_of)
-        uses = self._query.use(devices) if devices else {}
-        named = zip(("gpu_load", "gpu_memory", "gpu_power"), range(3), strict=True)
-        return {
-            name: {device: value for device, use in uses.items() if (value := use[at]) is not None}
-            for name, at in named
-        }
-
     def tick(self) -> tuple[Callable[[], object], ...]:
         """Return the step that samples attempts."""
         return (self.sample,)
@@ -392,5 +383,6 @@ class UsageSampler(WorkerService):
 
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
     """Return the sampler. It has a GPU probe of its own: a slow one must not delay trials."""
-    query, board, is_strict = GpuProbe(timing=host.timing), UsageBoard(host.client), settings.strict_gpu_memory
+    query, board = GpuProbe(timing=host.timing), UsageBoard(host.client)
+    is_strict = settings.of(UsageSettings).strict_gpu_memory
     return (UsageSampler(host.name, host.plan, query, host.attempts, board, host.timing, is_strict=is_strict),)

@@ -254,7 +254,6 @@ def plan_slots(
     *,
     slots_per_gpu: int = 1,
     gpus_per_slot: int = 1,
-    pack_gpus: int | None = None,
     cpus: int | None = None,
     slots: int | None = None,
     gpu_memory_mb: int = 0,
@@ -266,8 +265,6 @@ def plan_slots(
         gpus: the devices, from ``find_gpus``; if it is empty, the slots are CPU slots.
         slots_per_gpu: how many trials share a GPU.
         gpus_per_slot: how many GPUs a trial gets.
-        pack_gpus: the most trials that share a GPU by memory, where each gets the memory that it asks for; None if GPUs
-            are not shared by memory.
         cpus: the cores of the worker, by default all usable cores. Slots share them evenly.
         slots: number of CPU slots; one for each core by default.
         gpu_memory_mb: memory of each GPU in MB, from ``find_gpu_memory``; trials that share a GPU share it evenly.
@@ -279,20 +276,17 @@ def plan_slots(
     for name, value in (
         ("slots-per-gpu", slots_per_gpu),
         ("gpus-per-slot", gpus_per_slot),
-        ("pack-gpus", pack_gpus),
         ("cpus", cpus),
         ("slots", slots),
     ):
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name} {value}: must be at least 1")
     cores = cpus or usable_cpus()
-    if not gpus and pack_gpus is None:
+    if not gpus:
         number = slots or cores
         return SlotPlan(offer=Resources(cpus=max(1, cores // number), tags=tags), devices=((),) * number)
     if slots is not None:
         raise ConfigurationError(f"--slots {slots} is for workers without GPUs; use --slots-per-gpu or --gpus-per-slot")
-    if pack_gpus is not None:
-        return _packed(gpus, pack_gpus, slots_per_gpu * gpus_per_slot, cores, gpu_memory_mb, tags)
     if slots_per_gpu > 1 and gpus_per_slot > 1:
         raise ConfigurationError("--slots-per-gpu and --gpus-per-slot can't both be more than 1")
     if len(gpus) % gpus_per_slot:
@@ -314,24 +308,22 @@ def plan_slots(
     return SlotPlan(offer=offer, devices=devices)
 
 
-def _packed(
-    gpus: tuple[str, ...], most: int, in_slots: int, cores: int, gpu_memory_mb: int, tags: Iterable[str]
+def plan_slots_by_memory(
+    gpus: tuple[str, ...], most: int, gpu_memory_mb: int, *, cpus: int | None = None, tags: Iterable[str] = ()
 ) -> SlotPlan:
-    """Return the slots of GPUs that trials share by memory."""
-    if not gpus:
-        raise ConfigurationError(f"--pack-gpus {most} is for workers with GPUs; leave it out, or name them: --gpus 0,1")
-    if in_slots > 1:
-        raise ConfigurationError(
-            f"--pack-gpus {most} goes neither with --slots-per-gpu nor with --gpus-per-slot: trials share a GPU "
-            f"evenly, or by memory"
-        )
-    steps = gpu_memory_mb // _MEMORY_STEP_MB
-    if not steps:
-        raise ConfigurationError(
-            f"--pack-gpus {most}: the memory of the GPUs is unknown; give the GB of each: --gpu-memory 24"
-        )
+    """Return the slots of GPUs that trials share by memory, where each gets the memory that it asks for.
+
+    Args:
+        gpus: the devices, at least one.
+        most: the most trials that share a GPU.
+        gpu_memory_mb: memory of each GPU in MB, at least 100.
+        cpus: the cores of the worker, by default all usable cores. Slots share them evenly.
+        tags: the tags of every slot.
+    """
     offer = Resources(
-        cpus=max(1, cores // (most * len(gpus))), gpu_memory_gb=steps / (_MB_PER_GB // _MEMORY_STEP_MB), tags=tags
+        cpus=max(1, (cpus or usable_cpus()) // (most * len(gpus))),
+        gpu_memory_gb=gpu_memory_mb // _MEMORY_STEP_MB / (_MB_PER_GB // _MEMORY_STEP_MB),
+        tags=tags,
     )
     return SlotPlan(offer=offer, devices=tuple((gpu,) for gpu in gpus for _ in range(most)))
 

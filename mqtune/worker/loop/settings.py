@@ -5,22 +5,26 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
 from mqtune.core.json_lines import LogFormat
 from mqtune.core.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
 from mqtune.core.machine import describe_process, is_gone, is_here, mqtune_home
-from mqtune.core.resources import EVERY, Resources, checked_patterns
+from mqtune.core.resources import EVERY, checked_patterns
 from mqtune.core.timing import Timing
 from mqtune.journal.exchange.fleet import Fleet
-from mqtune.journal.server.connection import celery_options, celery_tls, celery_url, redact
-from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, CodeKeys
-from mqtune.worker.host.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots, usable_cpus
+from mqtune.journal.server.connection import RedisClient, celery_options, celery_tls, celery_url, redact
+from mqtune.trainable.bundle import KEY_VARIABLE
+from mqtune.worker.host.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots
 from mqtune.worker.host.privileges import home_of
+from mqtune.worker.loop.options import option
+
+S = TypeVar("S", bound="ServiceSettings")
 
 #: How long trials have to save and end when their worker shuts down. Some clouds stop a machine within 30 s.
 GRACE_S: Final = 10.0
@@ -29,58 +33,91 @@ LONGEST_GRACE_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """An operator's settings for one service. A service subclasses it, and declares its options as fields.
+
+    Its methods are called in the order in which they stand here.
+    """
+
+    def check(self, settings: WorkerSettings) -> None:
+        """Check these settings beside all others, when they are made.
+
+        Raises:
+            ConfigurationError: they are invalid, or contradict others.
+        """
+
+    def begin(self) -> None:
+        """Begin work that must not wait for the worker's devices and its server.
+
+        It is not called in the worker of a run on one machine. An error ends the worker's start.
+        """
+
+    def tags(self) -> Iterable[str]:
+        """Return tags for every slot."""
+        return ()
+
+    def plan(self, settings: WorkerSettings, tags: Sequence[str]) -> SlotPlan | None:
+        """Return the worker's slots, each with these tags.
+
+        Return None if this service does not divide the worker's devices. The first answer counts.
+
+        Raises:
+            ConfigurationError: the devices can't be divided so.
+        """
+        return None
+
+    def check_start(self, client: RedisClient, plan: SlotPlan, settings: WorkerSettings) -> None:
+        """Check the worker's slots and the account of its connection, before it takes its name in the fleet.
+
+        It is not called in the worker of a run on one machine.
+
+        Raises:
+            MqtuneError: something is missing. It ends the worker's start with one line.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """The settings that an operator gives a worker; ``mqtune worker`` has an option for each.
 
     Raises:
-        ConfigurationError: the grace, the pattern for names of experiments, or the key is invalid.
+        ConfigurationError: the grace, the pattern for names of experiments, or a service's setting is invalid.
     """
 
     broker: str
-    gpus: str = "auto"
-    slots_per_gpu: int = 1
-    gpus_per_slot: int = 1
-    #: The most trials that share a GPU by memory, where each gets the memory that it asks for; None for other workers.
-    pack_gpus: int | None = None
-    #: Whether a trial that uses more GPU memory than it asked for is ended.
-    strict_gpu_memory: bool = False
-    cpus: int | None = None
-    slots: int | None = None
-    gpu_memory: str = "auto"
-    #: The tags of every slot, separated by commas.
-    tags: str = ""
-    #: A shell command that checks a slot. If it fails, the slot gets no trial. Empty for no check.
-    health_check: str = ""
-    #: The folder below which trainables must be.
-    code_root: Path = field(default_factory=Path.cwd)
-    log_root: Path = field(default_factory=mqtune_home)
-    #: How long trials have to save and end when the worker shuts down.
-    grace_s: float = GRACE_S
-    #: The shortest time for which a worker reserves a task until the attempt's other tasks are, too. Workers take their
-    #: tasks within a second, and a slot should not stay unused for long because one of them is busy.
-    reserve_s: float = 30.0
-    #: Patterns for the names of the experiments whose trials it runs: * stands for any characters, commas separate
-    #: patterns.
-    experiments: str = EVERY
-    #: Whether Celery's remote commands are obeyed: inspect, terminate, shutdown.
-    remote_control: bool = True
-    #: Whether it runs code that drivers bring and sign with a key in ``MQTUNE_CODE_KEY``; see ``CodeKeys``.
-    accept_code: bool = False
+    gpus: str = option("auto", "GPUs to use: auto, a number, or a list such as 0,1.")
+    slots_per_gpu: int = option(1, "Trials that share a GPU.")
+    gpus_per_slot: int = option(1, "GPUs for each trial.")
+    gpu_memory: str = option("auto", "Memory of each GPU in GB, or auto to ask nvidia-smi.")
+    cpus: int | None = option(None, "CPU cores that the slots share; by default all.")
+    slots: int | None = option(
+        None, "Number of trials on a machine without GPUs; by default one per core. With --drivers, it may be 0."
+    )
+    tags: str = option("", "Tags that trials can require, such as a100,nvlink.")
+    code_root: Path = option(
+        make_default=Path.cwd, help="Folder that contains the trainables; by default the current one."
+    )
+    log_root: Path = option(make_default=mqtune_home, help="Folder for the output of trials; by default ~/mqtune.")
+    grace_s: float = option(
+        GRACE_S,
+        "Seconds that trials have to save a checkpoint and exit when the worker shuts down.",
+        name="grace",
+    )
+    experiments: str = option(
+        EVERY,
+        "Only run trials of these experiments; * is a wildcard: 'team-a-*'. For teams with separate accounts that "
+        "share the worker: 'team-a-*,team-b-*'.",
+    )
+    remote_control: bool = option(True, "Obey Celery's remote commands: inspect, terminate, shutdown.")
+    user: str = option("", "User that the worker and its trials run as, if root starts it.")
+    log_format: LogFormat = option("text", "Log as text, or as one JSON object per line.")
+    #: The keys of signed code and scripts; see ``CodeKeys``.
     code_key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE, ""), repr=False)
-    #: The number of driver slots, each for one submitted script; and the broker URL for scripts, empty for the worker's
-    #: own.
-    drivers: int = 0
-    driver_broker: str = field(default="", repr=False)
-    #: The user to switch to, if the worker is started as root; empty for no switch.
-    user: str = ""
-    #: Called before the worker starts, to serve its figures.
-    observe: Callable[[], object] | None = None
-    #: Whether the log is text, or a JSON object on each line.
-    log_format: LogFormat = "text"
     #: The read end of a pipe, if a driver started this worker. The driver has the write end.
-    owner_fd: int | None = None
+    owner_fd: int | None = option(None, is_hidden=True)
     #: The worker's intervals and time-outs. Drivers must have the same leases and locks.
     timing: Timing = Timing()
+    services: tuple[ServiceSettings, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "experiments", checked_patterns(self.experiments))
@@ -89,18 +126,12 @@ class WorkerSettings:
                 f"--grace {self.grace_s:g} is invalid; give the seconds that trials have to save when the worker "
                 f"shuts down, from 0 to {LONGEST_GRACE_S:g}"
             )
-        if self.strict_gpu_memory and self.pack_gpus is None:
-            raise ConfigurationError(
-                "--strict-gpu-memory is for GPUs that trials share by memory: give --pack-gpus 8, too, or leave it out"
-            )
-        if self.accept_code:
-            CodeKeys(self.code_key).check("--accept-code")
-        if self.drivers < 0:
-            raise ConfigurationError(f"--drivers {self.drivers}: must be at least 0")
-        if self.drivers:
-            CodeKeys(self.code_key).check("--drivers")
-        elif self.driver_broker:
-            raise ConfigurationError("--driver-broker is for the scripts that run in driver slots: give --drivers, too")
+        for service in self.services:
+            service.check(self)
+
+    def of(self, kind: type[S]) -> S:
+        """Return the settings for a service; its defaults if none were given."""
+        return next((service for service in self.services if isinstance(service, kind)), None) or kind()
 
     def plan(self) -> SlotPlan:
         """Return the worker's slots.
@@ -108,15 +139,16 @@ class WorkerSettings:
         Raises:
             ConfigurationError: the numbers don't match, or a tag is no valid name.
         """
-        tags = [*(tag.strip() for tag in self.tags.split(",") if tag.strip()), *([ACCEPTS_TAG] * self.accept_code)]
-        if self.slots == 0 and self.drivers:
-            return SlotPlan(offer=Resources(cpus=self.cpus or usable_cpus(), tags=tags), devices=())
+        tags = [tag.strip() for tag in self.tags.split(",") if tag.strip()]
+        tags += chain.from_iterable(service.tags() for service in self.services)
+        for service in self.services:
+            if (plan := service.plan(self, tags)) is not None:
+                return plan
         gpus = find_gpus(self.gpus)
         return plan_slots(
             gpus,
             slots_per_gpu=self.slots_per_gpu,
             gpus_per_slot=self.gpus_per_slot,
-            pack_gpus=self.pack_gpus,
             cpus=self.cpus,
             slots=self.slots,
             gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus, self.timing),

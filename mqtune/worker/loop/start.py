@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -94,9 +94,6 @@ def make_worker(
     def state() -> WorkerState:
         return runtime.state()
 
-    def figures() -> Mapping[str, Mapping[str, float]]:
-        return hooks.figures()
-
     impairments = Impairments(on_impairment, worker=name, clock=clock.time)
     experiments = Experiments(lambda experiment: RedisJournal(client, experiment, closing=closing))
     hooks = WorkerHooks(
@@ -112,7 +109,6 @@ def make_worker(
                 journal=experiments.journal,
                 logs=lambda: logs,
                 state=state,
-                figures=figures,
                 scratch=scratch,
                 code_roots=lambda: {importer.key.program.code_root for importer in slots.importers.all},
                 closing=closing,

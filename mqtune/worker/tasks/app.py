@@ -63,7 +63,7 @@ from mqtune.worker.loop.settings import (
 )
 from mqtune.worker.loop.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
 from mqtune.worker.loop.start import make_worker, prepare_process
-from mqtune.worker.ports import CheckStart, MakeServices, WorkerHost, WorkerService
+from mqtune.worker.ports import MakeServices, WorkerHost, WorkerService
 from mqtune.worker.reports.uplink import Wake
 from mqtune.worker.tasks.consumer_watch import ConsumerWatch
 from mqtune.worker.tasks.flower import FlowerRows, Text, failure, latest_report
@@ -336,9 +336,7 @@ class TrialApp(Celery):
 
     events_cls = f"{__name__}:{TrialEvents.__name__}"
     settings: WorkerSettings
-    #: Makes the worker's services, and checks the operator's settings for them.
     services: MakeServices
-    check: CheckStart
     plan: SlotPlan
     client: RedisClient
     #: Proves that the worker holds its name.
@@ -362,8 +360,8 @@ class TrialApp(Celery):
             MqtuneError: the worker can't start.
         """
         check_folders(self.settings.code_root, self.settings.log_root)
-        if self.settings.observe is not None:
-            self.settings.observe()
+        for service in self.settings.services:
+            service.begin()
         self.plan = self.settings.plan()
         check_concurrency(concurrency, len(self.plan.devices))
         queue = queue_name(self.plan.offer, self.settings.experiments)
@@ -376,7 +374,8 @@ class TrialApp(Celery):
         timing = self.settings.timing
         self.client = connect(self.settings.broker, timing=timing, role="worker")
         self.client.limit_to(MOST_COMMANDS)
-        self.check(self.client)
+        for service in self.settings.services:
+            service.check_start(self.client, self.plan, self.settings)
         fleet = Fleet(self.client, patience_s=timing.connect_timeout_s)
         take_name(fleet, name, timing.lease_s)
         self.token = fleet.token
@@ -461,13 +460,13 @@ class BrokerStep(bootsteps.StartStopStep):
         return {"broker": {name: value for name, value in known.items() if name not in _BROKER_SECRETS}}
 
 
-def create_app(settings: WorkerSettings, services: MakeServices, check: CheckStart) -> TrialApp:
+def create_app(settings: WorkerSettings, services: MakeServices) -> TrialApp:
     """Return the Celery app of a worker, for ``celery -A`` and for Flower.
 
     Before a worker starts, it neither connects nor looks for devices.
     """
     app = TrialApp("mqtune", set_as_current=False)
-    app.settings, app.services, app.check = settings, services, check
+    app.settings, app.services = settings, services
     app.conf.update(celery_settings(settings))
     app.steps["worker"].add(RuntimeStep)
     app.steps["consumer"].add(BrokerStep)

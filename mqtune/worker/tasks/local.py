@@ -20,9 +20,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.timing import Timing
@@ -195,12 +195,18 @@ def _errors_logged(task: Task) -> Iterator[None]:
         logger.exception("trial %s could not be run", trial)
 
 
-def main(owner_fd: int, importer_fd: int | None, services: Callable[[WorkerSettings], MakeServices]) -> None:
+def main(
+    owner_fd: int,
+    importer_fd: int | None,
+    make_settings: Callable[[Mapping[str, Any]], WorkerSettings],
+    services: Callable[[WorkerSettings], MakeServices],
+) -> None:
     """Wait for the settings, and run a worker with them. Return if the driver needs no worker.
 
     Args:
         owner_fd: the read end of the pipe from the driver.
         importer_fd: the channel to a fork of the driver that waits to be an importer; None without one.
+        make_settings: makes the worker's settings from values by name.
         services: makes the worker's services.
     """
     os.set_inheritable(owner_fd, False)
@@ -214,8 +220,8 @@ def main(owner_fd: int, importer_fd: int | None, services: Callable[[WorkerSetti
     conceal()
     name, ahead = told.pop("name"), FirstExperiment(*told.pop("ahead"))
     roots = {root: Path(told[root]) for root in ("code_root", "log_root")}
-    settings = WorkerSettings(**told | roots | {"timing": Timing(**told["timing"])})
     try:
+        settings = make_settings(told | roots | {"timing": Timing(**told["timing"])})
         check_folders(settings.code_root, settings.log_root)
         client = connect(settings.broker, timing=settings.timing, role="worker")
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)

@@ -6,7 +6,6 @@ import contextlib
 import socket
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
 
 import pytest
 
@@ -14,10 +13,10 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
 from mqtune.journal import Assignment, Claim, Grant
-from mqtune.services.gangs import worker
 from mqtune.services.gangs.address import ADVERTISE, Address
 from mqtune.services.gangs.worker import Gangs, variables_of
-from mqtune.worker import RunResult, WorkerSettings
+from mqtune.services.settings import worker_settings
+from mqtune.worker import RunResult
 from mqtune.worker.ports import AttemptHere
 
 LEASE_S, SEAT_S = 7.0, 30.0
@@ -109,15 +108,13 @@ def test_a_seat_is_given_back_in_time_or_when_it_is_to_end_before_its_gang_begin
 @pytest.mark.parametrize("seat_s", [0.0, -1.0, float("nan"), 1e9])
 def test_a_time_for_which_no_seat_can_be_held_ends_the_start(seat_s: float) -> None:
     with pytest.raises(ConfigurationError, match="--hold-seats"):
-        worker.check_for_worker(Mock(), WorkerSettings(broker="redis://", reserve_s=seat_s))
-    with pytest.raises(ConfigurationError, match="--hold-seats"):
-        Gangs(LEASE_S, seat_s).start()
+        worker_settings({"broker": "redis://", "seat_s": seat_s})
 
 
 def test_an_address_that_is_none_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ADVERTISE, "http://here")
     with pytest.raises(ConfigurationError, match="'http://here' is no address"):
-        Gangs(LEASE_S, SEAT_S).start()
+        worker_settings({"broker": "redis://"})
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])

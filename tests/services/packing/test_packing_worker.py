@@ -14,7 +14,7 @@ from mqtune.core.timing import Timing
 from mqtune.services.packing.device_memory import DeviceMemory
 from mqtune.services.packing.room import SharedMemory
 from mqtune.services.packing.worker import for_worker
-from mqtune.worker import WorkerHooks, WorkerSettings, plan_slots
+from mqtune.worker import WorkerHooks, WorkerSettings, plan_slots, plan_slots_by_memory
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from mqtune.worker import WorkerHooks, WorkerSettings, plan_slots
     [
         ((), {}, []),
         (("0", "1"), {}, [DeviceMemory]),
-        (("0",), {"pack_gpus": 2, "gpu_memory_mb": 24_000}, [SharedMemory, DeviceMemory]),
+        (("0",), {"most": 2, "gpu_memory_mb": 24_000}, [SharedMemory, DeviceMemory]),
     ],
 )
 def test_devices_are_checked_and_memory_is_divided_where_trials_share_it(
     gpus: tuple[str, ...], options: dict[str, int], parts: list[type], tmp_path: Path
 ) -> None:
-    plan = plan_slots(gpus, cpus=1, **options)
+    plan = plan_slots_by_memory(gpus, **options, cpus=1) if options else plan_slots(gpus, cpus=1)
     host: Any = SimpleNamespace(
         name="w@h",
         plan=plan,

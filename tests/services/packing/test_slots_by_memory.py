@@ -14,7 +14,7 @@ from waiting import eventually
 
 from mqtune.core.worker_info import WorkerInfo
 from mqtune.services.packing.room import SharedMemory
-from mqtune.worker import ImpairmentCause, Impairments, Slot, Slots, WorkerHooks, plan_slots
+from mqtune.worker import ImpairmentCause, Impairments, Slot, Slots, WorkerHooks, plan_slots_by_memory
 from mqtune.worker.ports import AttemptHere, WorkerState
 
 GB = 10**9
@@ -29,7 +29,7 @@ class Worker:
 
     def __init__(self, folder: Path, gpus: int = 1, most: int = 4) -> None:
         self.impairments = Impairments(lambda: None, clock=lambda: 0.0)
-        plan = plan_slots(tuple(map(str, range(gpus))), pack_gpus=most, cpus=1, gpu_memory_mb=10_000)
+        plan = plan_slots_by_memory(tuple(map(str, range(gpus))), most, 10_000, cpus=1)
         self.elsewhere: list[WorkerInfo] = []
         self.memory = SharedMemory(plan, self._state, lambda: self.elsewhere)
         self.slots = Slots(plan, folder, self.impairments, WorkerHooks([self.memory]))

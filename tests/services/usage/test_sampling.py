@@ -134,7 +134,6 @@ def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: 
     run.waited_s = 7.0
     measured = looks.measured(run)
     assert (measured["gpu_percent_peak"], measured["redis_wait_s"]) == (90.0, 7.0)
-    assert looks.figures() == {"gpu_load": {"0": 90.0}, "gpu_memory": {"0": 30 * GB}, "gpu_power": {"0": 400.0}}
 
 
 @pytest.mark.parametrize("is_strict", [False, True])

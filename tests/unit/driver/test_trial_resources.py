@@ -16,7 +16,7 @@ from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config, TrialId, TrialStatus
 from mqtune.driver import ResourcesByConfig, slot_settings
-from mqtune.worker import WorkerSettings
+from mqtune.services.settings import worker_settings
 
 PAIR = Resources(machines=2)
 
@@ -169,10 +169,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a machine with a number of cores and GPUs."""
 
     def make(cores: int, gpus: tuple[str, ...] = (), memory_mb: int = 0) -> None:
-        here, of_workers = "mqtune.driver.setup.local_slots", "mqtune.worker.loop.settings"
+        here = "mqtune.driver.setup.local_slots"
         monkeypatch.setattr(f"{here}.usable_cpus", lambda: cores)
         monkeypatch.setattr(f"{here}.find_gpus", lambda asked: gpus)
-        for module in (here, of_workers):
+        for module in (here, "mqtune.worker.loop.settings", "mqtune.services.packing.settings"):
             monkeypatch.setattr(f"{module}.find_gpu_memory", lambda asked, found, *_: memory_mb if found else 0)
 
     return make
@@ -180,7 +180,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def offered(settings: dict[str, Any]) -> tuple[Resources, int]:
     """Return what a worker with these settings offers, and its slots."""
-    plan = WorkerSettings(broker="redis://x", **settings).plan()
+    plan = worker_settings({"broker": "redis://x", **settings}).plan()
     return plan.offer, len(plan.devices)
 
 

@@ -33,7 +33,7 @@ IMPORTED: Final = {
     "schedulers": "",
     "schedulers.stopping": "",
     "search": "",
-    "services": "driver|worker",
+    "services": "driver|settings|worker",
     "testing": "schedulers|searchers|stores|waiting|worlds",
     "trainable": "|reporting|values",
     "trainable.process": "session",

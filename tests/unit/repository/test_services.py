@@ -17,7 +17,7 @@ import pytest
 from pages import ROOT
 from test_layers import imports_of
 
-from mqtune.services import driver, worker
+from mqtune.services import driver, settings, worker
 
 PACKAGE: Final = ROOT / "mqtune"
 SERVICES: Final = sorted(path.name for path in (PACKAGE / "services").iterdir() if (path / "__init__.py").is_file())
@@ -87,6 +87,12 @@ def test_each_service_with_a_part_for_a_side_is_in_the_list_of_that_side() -> No
         planned = {make.__module__.split(".")[2] for make in of_settings}
 
         assert {make.__module__.split(".")[2] for make in listed} | planned == folders
+
+
+def test_each_service_with_settings_of_a_worker_is_in_their_list() -> None:
+    folders = {path.parent.name for path in (PACKAGE / "services").glob("*/settings.py")}
+
+    assert {kind.__module__.split(".")[2] for kind in settings.SETTINGS} == folders
 
 
 def doc_of(service: str) -> str:
@@ -163,14 +169,17 @@ MISSING: Final = dict(zip(SERVICES, combinations(range(RUNS), RUNS // 2), strict
 
 
 def without(services: Collection[str], folder: Path) -> Path:
-    """Copy the package to a folder, without the folders of some services and their lines in the two lists."""
+    """Copy the package to a folder, without the folders of some services and their lines in the lists."""
     shutil.copytree(PACKAGE, folder / "mqtune", ignore=shutil.ignore_patterns("__pycache__"))
     for service in services:
         shutil.rmtree(folder / "mqtune" / "services" / service)
-        for side in ("driver", "worker"):
+        for side in ("driver", "settings", "worker"):
             path = folder / "mqtune" / "services" / f"{side}.py"
-            text = re.sub(rf"^from mqtune\.services\.{service} import .*\n", "", path.read_text(), flags=re.MULTILINE)
-            path.write_text(re.sub(rf"\b{service}\.\w*for_(?:{side}|settings),?", "", text))
+            text = path.read_text()
+            listed = re.findall(rf"^from mqtune\.services\.{service}\.settings import (\w+)$", text, re.MULTILINE)
+            text = re.sub(rf"^from mqtune\.services\.{service}\b.* import .*\n", "", text, flags=re.MULTILINE)
+            entry = "|".join([rf"{service}\.\w*for_(?:{side}|settings)", *listed])
+            path.write_text(re.sub(rf"\b(?:{entry}),?", "", text))
     return folder
 
 

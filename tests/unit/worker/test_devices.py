@@ -141,8 +141,6 @@ def test_a_gpu_that_the_driver_does_not_know_is_refused(gpus: tuple[str, ...], u
         # Each has a core even where there are more slots.
         ((), {"cpus": 2, "slots": 5}, ((),) * 5, Resources(cpus=1)),
         (TWO, {"cpus": 1}, (("0",), ("1",)), Resources(gpus=1, cpus=1)),
-        (TWO, {"cpus": 12, "pack_gpus": 2, "gpu_memory_mb": 25_757}, PAIRS, Resources(cpus=3, gpu_memory_gb=25.7)),
-        (TWO, {"cpus": 3, "pack_gpus": 2, "gpu_memory_mb": 24_000}, PAIRS, Resources(cpus=1, gpu_memory_gb=24)),
     ],
 )
 def test_gpus_or_else_cores_are_slots_with_their_share_of_the_cores(
@@ -161,9 +159,6 @@ def test_gpus_or_else_cores_are_slots_with_their_share_of_the_cores(
         ({"gpus_per_slot": 3}, r"--gpus-per-slot 3 does not divide the 2 GPUs 0,1"),
         ({"slots_per_gpu": 0}, r"--slots-per-gpu 0: must be at least 1"),
         ({"cpus": 0}, r"--cpus 0: must be at least 1"),
-        ({"pack_gpus": 0}, r"--pack-gpus 0: must be at least 1"),
-        ({"pack_gpus": 4}, r"--pack-gpus 4: the memory of the GPUs is unknown; give the GB of each: --gpu-memory 24"),
-        ({"pack_gpus": 4, "slots_per_gpu": 2}, r"--pack-gpus 4 goes neither with --slots-per-gpu nor"),
     ],
 )
 def test_numbers_that_do_not_go_together_are_refused(options: dict[str, int], message: str) -> None:
