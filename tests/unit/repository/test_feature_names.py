@@ -10,7 +10,7 @@ from feature_names import FEATURES, counts, naming_lines
 
 #: How many modules and Lua scripts name a feature outside its folder. Lower a number when it falls.
 #: The aims for modules are 12 for gangs, 5 for shares, 0 for reuse, 6 for recovery and 5 for packing.
-MOST: Final = {"gangs": (21, 5), "shares": (18, 4), "reuse": (6, 0), "recovery": (25, 2), "packing": (7, 0)}
+MOST: Final = {"gangs": (19, 5), "shares": (18, 4), "reuse": (6, 0), "recovery": (25, 2), "packing": (4, 0)}
 
 
 @pytest.mark.parametrize("feature", MOST)
