@@ -345,7 +345,7 @@ def test_a_program_that_always_fails_at_its_start_ends_the_run_early(tmp_path: P
     assert done.returncode == 1
     assert "the first 3 trials have failed, and no trial has reported; the last lines of trial 0003:" in done.stderr
     assert "no file data.csv" in done.stderr
-    assert "Correct the program, and give the same command again: it continues with other trials" in done.stderr
+    assert "Correct the program or its arguments. The same command continues with other trials" in done.stderr
     assert len(the_results()) < 10
 
     # After the correction, the same command continues with the other trials.

@@ -78,8 +78,8 @@ def _why_failed(trial: Trial, experiment: str) -> str:
     lines = _printed_lines(trial)
     printed = f"the last lines of trial {trial.id}:{_shown(lines)}\n" if lines else f"{trial.reason}. "
     return (
-        f"the first {_FIRST} trials have failed, and no trial has reported; {printed}Correct the program, and give the "
-        "same command again: it continues with other trials. "
+        f"the first {_FIRST} trials have failed, and no trial has reported; {printed}Correct the program or its "
+        "arguments. The same command continues with other trials. "
         f"All of the output: mqtune logs {experiment} {trial.id}"
     )
 
