@@ -1,4 +1,4 @@
-"""Promotion-ASHA: trials pause at each rung, and the best ones continue on any free worker.
+"""Promotion-ASHA: trials pause to be compared, and the best ones continue on any free worker.
 
 Each trial is a softmax regression on scikit-learn's digits. Its state is a dict that Redis keeps, so the workers need
 no folder in common. At the end the script prints on which workers each trial ran.

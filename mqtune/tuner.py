@@ -516,7 +516,7 @@ class Tuner(UserLoop):
         full = f" The disk of {self.folder} is full: free some space first." if _is_disk_full(self.folder) else ""
         drive = f"mqtune drive {self.name}"
         code = "script" if self._settings.cell is None else "cell"
-        resume = f"To resume, run the {code} again (name={self.name!r}), or: {drive}"
+        resume = f"To resume, run the {code} again with name={self.name!r}, or: {drive}"
         if self._settings.overwrites:
             resume = f"To resume: {drive}. The {code} would delete it and start over (overwrite=True)"
         return f"Interrupted. Progress is saved in {self.folder}. {resume}.{full}"

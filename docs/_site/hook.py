@@ -1,6 +1,7 @@
 """Hooks of MkDocs for this site.
 
-The README is the first page. Each linked file of the repository has a page. The search ignores stop words.
+The README is the first page. Each linked file of the repository has a page. The code fills some tables. The search
+ignores stop words.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
+from tables import with_causes, with_tables
 
 ROOT: Final = Path(__file__).parents[2]
 _LINK: Final = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)(#[^)\s]*)?\)")
@@ -69,6 +71,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
     home = config.extra["home"][page.file.src_uri]
     if not home.endswith(".md"):
         return markdown
+    if home == "docs/cli.md":
+        markdown = with_tables(markdown)
+    elif home == "docs/reference/errors.md":
+        markdown = with_causes(markdown)
 
     def link(found: re.Match[str]) -> str:
         path = _target(home, found[1])

@@ -40,7 +40,7 @@ _OF_KERNEL: Final[Mapping[str, Cause]] = {
     ),
     "ending": Cause("The trial was told to end, and will end soon."),
     "worker gone": Cause("The worker of the trial is not connected. The driver requeues it within seconds."),
-    "retry": Cause("The trial was requeued, and starts when a slot is free or its delay has passed."),
+    "retry": Cause("The trial will run again, when a slot is free and its delay has passed."),
     "paused": Cause("The scheduler, a stop rule or the driver has paused the trial, and will resume it."),
     "paused by hand": Cause("A person has paused the trial.", "resume it: mqtune resume {NAME} {TRIAL}"),
     "journal full": Cause(

@@ -23,7 +23,7 @@ _STEM: Final = "demo"
 def command(name: str | None) -> None:
     """Tune a small neural network on handwritten digits, on this machine.
 
-    150 trials with ASHA take about ten seconds on two free cores, and a minute on a slow machine. After Ctrl-C, the
+    150 trials with ASHA take about 20 seconds on two free cores, and a minute on a slow machine. After Ctrl-C, the
     same command continues. Start from its script: mqtune/cli/digits.py.
     """
     missing = [package for module, package in _NEEDS.items() if find_spec(module) is None]

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mqtune.checkpoints import open_store, store_beside
+from mqtune.checkpoints.store import split_name, without_secrets
 from mqtune.cli.conditions import Condition, condition_of, selected
 from mqtune.cli.describe import described_experiment, described_trial
 from mqtune.cli.machine_use import idle_warnings, sharing_of, usage_of, usage_text, use_text, uses_of, warning_of
@@ -20,13 +22,21 @@ from mqtune.cli.output import broker_option, json_option, output, print_json
 from mqtune.cli.owners import has_others
 from mqtune.cli.place import Place, complete_experiment, complete_trial, find_place, find_trial, newest_place, opened
 from mqtune.cli.terms import STATUSES, in_order
-from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, LogUnavailable
+from mqtune.core.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    CopyIncomplete,
+    LogUnavailable,
+    StoreUnavailable,
+)
 from mqtune.core.experiment import Experiment
 from mqtune.core.labels import Labels
+from mqtune.core.machine import mqtune_home
 from mqtune.core.text import counted, flatten, printable
-from mqtune.core.trial import Attempt, Trial
+from mqtune.core.trial import Attempt, AttemptEnd, Trial, is_in_memory
 from mqtune.core.usage import LiveUse
 from mqtune.journal.files.copy import JOURNAL_FILE
+from mqtune.results.checkpoints import Which, checkpoint_of
 from mqtune.results.display import best_text, counts_text, ranked, short_value, trial_table
 from mqtune.results.experiments import duration
 from mqtune.results.progress import deciders_of
@@ -36,6 +46,8 @@ if TYPE_CHECKING:
     from mqtune.journal.exchange.logs import LogStream
     from mqtune.results.logs import AttemptOutput
 
+#: Words for the ends of attempts whose names in the journal are less clear.
+_ENDS: Final = {AttemptEnd.HANDED_BACK: "requeued"}
 #: The most rows without --all.
 _ROWS: Final = 10
 #: The most lines of output that are shown, and the bytes that are read for them.
@@ -110,7 +122,10 @@ def command(
         if trial is not None:
             result = results[find_trial(results.experiment, trial)]
             use = _use(place, result)
-            print_json(described_trial(result.trial, use)) if as_json else _show_trial(output(), results, result, use)
+            if as_json:
+                print_json({**described_trial(result.trial, use), "best_checkpoint": _best_checkpoint(results, result)})
+            else:
+                _show_trial(output(), results, result, use, place)
         elif as_json:
             shown, _ = asked.trials(results.experiment)
             print_json({**described_experiment(view), "table": [described_trial(shown_trial) for shown_trial in shown]})
@@ -251,7 +266,7 @@ def _show_failed(console: Console, results: Results, *, show_all: bool) -> None:
         console.print(f"  … and {len(failed) - len(shown)} more", style="dim")
 
 
-def _show_trial(console: Console, results: Results, result: TrialResult, use: LiveUse | None) -> None:
+def _show_trial(console: Console, results: Results, result: TrialResult, use: LiveUse | None, place: Place) -> None:
     objective = results.experiment.objective
     best = f"best {printable(objective.metrics[0])}={short_value(result.value)}"
     if not objective.is_single:
@@ -271,6 +286,7 @@ def _show_trial(console: Console, results: Results, result: TrialResult, use: Li
             console.print(f"  {printable(key)} = {printable(repr(value))}")
     console.print("\nattempts", style="bold")
     console.print(_attempts_table(result.attempts, _now(results)))
+    _show_checkpoint(console, results, result, place)
     _show_usage(console, result.attempts, use)
     if (asked := result.attempts[-1].resources if result.attempts else None) is not None:
         console.print(f"  needs {asked}")
@@ -282,6 +298,46 @@ def _show_trial(console: Console, results: Results, result: TrialResult, use: Li
             console.print(f"\nthe process of attempt {attempt.number} was not reused: {printable(attempt.retired)}")
     for attempt in result.attempts:
         _show_output(console, results.name, result, attempt)
+
+
+def _best_checkpoint(results: Results, result: TrialResult) -> dict[str, str | None] | None:
+    """Return the id and place of a trial's best checkpoint, or None without checkpoints.
+
+    With several metrics it is the newest one. A dict has no place.
+    """
+    id_ = checkpoint_of(results.experiment, result.trial, _which(results))
+    if not id_:
+        return None
+    return {"id": id_, "place": None if is_in_memory(id_) else f"{_store_of(results)}/{id_}"}
+
+
+def _which(results: Results) -> Which:
+    return "best" if results.experiment.objective.is_single else "newest"
+
+
+def _store_of(results: Results) -> str:
+    """Return the folder or URL of an experiment's checkpoint store, without secrets."""
+    url = store_beside(results.definition.get("store", ""), results.folder)
+    with contextlib.suppress(StoreUnavailable, ConfigurationError):
+        return open_store(url).describe()
+    # This machine lacks the package that opens it.
+    return without_secrets(split_name(url)[0])
+
+
+def _show_checkpoint(console: Console, results: Results, result: TrialResult, place: Place) -> None:
+    """Show a trial's best checkpoint, and the command that copies or prints it."""
+    checkpoint, which = _best_checkpoint(results, result), _which(results)
+    if checkpoint is None:
+        return
+    console.print(f"\n{which} checkpoint", style="bold")
+    console.print(f"  {printable(checkpoint['place'] or checkpoint['id'] or '')}", soft_wrap=True)
+    exported = "" if place.folder is not None else f"mqtune export {place.name} --format mqtune -o copy && "
+    folder = "copy" if place.folder is None else str(place.folder)
+    source = place.name if place.folder == mqtune_home() / place.name else folder
+    got = f"mqtune.Results.load({source!r}).get_checkpoint({result.id!r}, {which!r}"
+    copied = f"{got}, target='model')" if checkpoint["place"] else f"print({got}).data)"
+    verb = "copy" if checkpoint["place"] else "print"
+    console.print(f'  {verb} it: {exported}python -c "import mqtune; {copied}"', style="dim", soft_wrap=True)
 
 
 def _now(results: Results) -> float:
@@ -310,7 +366,7 @@ def _attempts_table(attempts: list[Attempt], now: float) -> Table:
             str(attempt.pid or ""),
             "" if started is None else time.strftime("%H:%M:%S", time.localtime(started)),
             "" if started is None else duration(max(0.0, (now if ended is None else ended) - started)),
-            "" if attempt.end is None else attempt.end.value.replace("_", " "),
+            "" if attempt.end is None else _ENDS.get(attempt.end, attempt.end.value),
             f"signal {attempt.signal}" if attempt.signal is not None else left,
         )
         table.add_row(*map(Text, cells))

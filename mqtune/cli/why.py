@@ -433,7 +433,7 @@ class Inquiry:
             return [gone, self._reason("no driver", f"{self._place.name} has no driver")]
         if no_driver := self._no_driver():
             return [self._reason("worker gone", f"{text}, which is not connected", since), *no_driver]
-        again = "which is not connected: the trial is requeued within seconds"
+        again = "which is not connected: within seconds the trial is queued again"
         return [self._reason("worker gone", f"{text}, {again}", since)]
 
     def _staged(self, trial: Trial) -> list[Reason]:

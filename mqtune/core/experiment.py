@@ -630,7 +630,7 @@ class Experiment:
             trial.setbacks += 1
             trial.lost += 1
         worker = attempt.worker or "its worker"
-        cause = f"{end.value if end else 'lost'} by {worker}"
+        cause = f"{'requeued' if end is AttemptEnd.HANDED_BACK else 'lost'} by {worker}"
         if attempt.could_not_start:
             cause = f"could not be started by {worker}: {_failure_line(attempt)}"
         elif broken:
@@ -647,7 +647,10 @@ class Experiment:
             return TrialStatus.COMPLETED, reason
         metrics = self.objective.metrics
         given, printed = (", ".join(f"{spelled(name)}: …" for name in metrics) for spelled in (repr, json.dumps))
-        hint = f"call mqtune.report({{{given}}}), or have a script print [tune-metric]: {{{printed}}}"
+        hint = (
+            f"call mqtune.report({{{given}}}) in the training; a script without mqtune prints a line instead: "
+            f"[tune-metric]: {{{printed}}}"
+        )
         if not trial.last_metrics and not trial.attempt.reports:
             # A completed attempt may carry the error of a child process that tried to report.
             return self._status_of_failed(trial, f"ended without any report: {trial.attempt.error or hint}")

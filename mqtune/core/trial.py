@@ -547,8 +547,10 @@ class Trial:
     @property
     def why_it_pauses(self) -> str:
         """Why the trial does not run again immediately, as text for people."""
-        pause_s = f"{self.retry_pause_s:.3g}"
-        return f"it runs again {pause_s} s after its last attempt, because {self.setbacks} in a row made no progress"
+        return (
+            f"its last {self.setbacks} attempts ended before they got anywhere, so it runs again only "
+            f"{self.retry_pause_s:.3g} s after the last one"
+        )
 
     @property
     def is_busy(self) -> bool:

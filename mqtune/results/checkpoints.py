@@ -41,7 +41,7 @@ def fetch_checkpoint(
     *,
     store: str,
     folder: Path,
-    target: Path | None = None,
+    target: str | Path | None = None,
     read: Callable[[CheckpointId], bytes | None] = lambda _: None,
 ) -> Checkpoint:
     """Return a trial's checkpoint. If it is a folder, copy it to this machine.
@@ -75,7 +75,7 @@ def fetch_checkpoint(
             )
         values, counters = decode_dict(data)
         return Checkpoint(id=name, data=values, counters=counters, metrics=metrics)
-    place = target if target is not None else folder / "fetched" / name
+    place = Path(target) if target is not None else folder / "fetched" / name
     if target is None:
         shutil.rmtree(place, ignore_errors=True)
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -489,7 +489,7 @@ class Results:
         return Budget(used, saved, _plural_of(scheduler.get("time_attr", ITERATION)))
 
     def get_checkpoint(
-        self, trial_id: str | None = None, which: Which = "newest", *, target: Path | None = None
+        self, trial_id: str | None = None, which: Which = "newest", *, target: str | Path | None = None
     ) -> Checkpoint:
         """Return a checkpoint of a trial, by default of the best one. A folder is copied here.
 

@@ -265,7 +265,8 @@ class RungHalving(Halving[B]):
 
     def _make_bracket(self, number: int) -> Bracket:
         prefix, factor = f"bracket {number}, " if self._brackets > 1 else "", exact(self._reduction_factor)
-        rungs = [self._rung(f"{prefix}rung {level}", factor) for level in self._levels]
+        unit = "iteration" if self.time_attr == ITERATION else self.time_attr
+        rungs = [self._rung(f"{prefix}at {unit} {level}", factor) for level in self._levels]
         highest = len(rungs) - 1
         return Bracket(number, rungs, trials_of_bracket(highest - number, highest, factor))
 

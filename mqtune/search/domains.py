@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final
 
 from mqtune.core.errors import SpaceError
@@ -72,6 +73,35 @@ def _options(name: str, values: object) -> tuple[object, ...]:
 def _chosen(kind: type[Choice], name: str, values: object) -> Domain:
     options = _options(name, values)
     return Entries(name, options) if has_domain(options) else kind(options)
+
+
+def _different(name: str, values: Sequence[object]) -> Sequence[object]:
+    """Return the values of a domain. Values may repeat, but equal ones must be written alike.
+
+    Raises:
+        SpaceError: two values are equal, but of different types. A config would not say which of them it has.
+    """
+    seen: dict[object, object] = {}
+    for option in _options(name, values):
+        known = option if has_domain(option) else seen.setdefault(_hashable(option), option)
+        if repr(known) != repr(option):
+            raise SpaceError(
+                f"{name}: {known!r} and {option!r} are equal, so a config would not say which of them it has; leave "
+                "one out, or give both as texts"
+            )
+    return values
+
+
+def _hashable(value: object, depth: int = 0) -> object:
+    """Return an object that equals another one if the plain values are equal.
+
+    A flag equals 0 or 1 inside of lists and dicts only, as in ``is_same``.
+    """
+    if isinstance(value, list):
+        return tuple(_hashable(item, depth + 1) for item in value)
+    if isinstance(value, dict):
+        return frozenset((key, _hashable(inner, depth + 1)) for key, inner in value.items())
+    return (bool, value) if isinstance(value, bool) and not depth else value
 
 
 @with_hints({}, OF_DOMAINS)
@@ -182,7 +212,7 @@ def choice(values: Sequence[object]) -> Domain:
     A value may contain domains, which are sampled if the value is chosen:
     ``choice([{"name": "adam", "lr": loguniform(1e-5, 1e-1)}, {"name": "sgd", "momentum": uniform(0, 1)}])``.
     """
-    return _chosen(Choice, "choice", values)
+    return _chosen(Choice, "choice", _different("choice", values))
 
 
 def ordinal(values: Sequence[object]) -> Domain:
@@ -190,6 +220,10 @@ def ordinal(values: Sequence[object]) -> Domain:
 
     Models and PBT treat neighbours as similar.
     """
+    return _ordered(_different("ordinal", values))
+
+
+def _ordered(values: object) -> Domain:
     options = _options("ordinal", values)
     if has_domain(options):
         raise SpaceError(f"ordinal: {written(options)} holds a domain, and has no order; use choice")
@@ -238,7 +272,7 @@ def grid_search(values: Sequence[object]) -> Domain:
     A grid has each combination of ``grid_search`` values once. A value may contain domains, as in :func:`choice`, and
     further ``grid_search`` entries.
     """
-    return _chosen(Grid, "grid_search", values)
+    return _chosen(Grid, "grid_search", _different("grid_search", values))
 
 
 def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
@@ -260,21 +294,23 @@ def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
 _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
     function.__name__: function
     for function in (
-        choice,
-        grid_search,
         normal,
         randint,
         lograndint,
         qrandint,
         qlograndint,
         qrandn,
-        ordinal,
         reverseloguniform,
         uniform,
         loguniform,
         quniform,
         qloguniform,
     )
+} | {
+    # A stored space may have equal values.
+    "choice": partial(_chosen, Choice, "choice"),
+    "grid_search": partial(_chosen, Grid, "grid_search"),
+    "ordinal": _ordered,
 }
 
 

@@ -336,6 +336,43 @@ def test_a_program_that_fails_is_told_with_its_last_errors(tmp_path: Path) -> No
     assert "no such option: --lr" in done.stderr
 
 
+def test_a_program_that_always_fails_at_its_start_ends_the_run_early(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", 'raise SystemExit("no file data.csv")')
+    command = ("--max-trials", "50", "--max-concurrent", "1", "--searcher", "random", "--minimize", "loss")
+
+    done = tuned(tmp_path, *command, "--", "train.py", "--lr", "~uniform(0, 1)")
+
+    assert done.returncode == 1
+    assert "the first 3 trials have failed, and no trial has reported; the last lines of trial 0003:" in done.stderr
+    assert "no file data.csv" in done.stderr
+    assert "Correct the program or its arguments. The same command continues with other trials" in done.stderr
+    assert len(the_results()) < 10
+
+    # After the correction, the same command continues with the other trials.
+    write(tmp_path / "train.py", "print('{\"loss\": 1}')")
+    tried = len(the_results())
+    done = tuned(tmp_path, *command[2:], "--max-trials", str(tried + 2), "--", "train.py", "--lr", "~uniform(0, 1)")
+
+    assert done.returncode == 0, done.stderr
+    assert the_results().experiment.counts[TrialStatus.COMPLETED] >= 2
+
+
+def test_failures_do_not_end_a_run_in_which_another_trial_has_reported(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", """
+        import os, sys
+
+        if os.environ["MQTUNE_TRIAL"] > "0001":
+            raise SystemExit("out of memory")
+        print('{"loss": 1}')
+        """)  # fmt: skip
+
+    options = ("--max-trials", "6", "--max-concurrent", "1", "--searcher", "random", "--minimize", "loss")
+    done = tuned(tmp_path, *options, "--", "train.py", "--lr", "~uniform(0, 1)")
+
+    assert done.returncode == 0, done.stderr
+    assert the_results().experiment.counts[TrialStatus.FAILED] == 5
+
+
 def test_the_page_works_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MQTUNE_BROKER", "")
     with walkthrough(tmp_path / "walk") as walked:

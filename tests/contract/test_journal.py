@@ -276,7 +276,7 @@ class TestRedisJournal(JournalContract):
 
         assert line.faults >= 2
         assert [record.message for record in caplog.records] == [
-            "Redis is away (the line is cut); trying again for 0.06 s"
+            "Redis is away (the line is cut); trying again for up to 0.06 s"
         ]
 
     def test_waiting_for_the_server_ends_with_the_process(self, redis_client: RedisClient, line: FaultyLine) -> None:

@@ -108,7 +108,7 @@ def test_a_trial_and_an_experiment_say_why_they_wait_as_the_command_line_does(
         left = why(places, feeds, feed)
 
     assert str(waits["text"]).startswith("trial 0002 has been waiting for ")
-    assert str(gone["text"]).endswith("which is not connected: the trial is requeued within seconds")
+    assert str(gone["text"]).endswith("which is not connected: within seconds the trial is queued again")
     assert str(left["text"]).startswith(f"{NAME} has no driver, so nothing new starts")
     seconds = re.compile(r"\d+ s")
     assert seconds.sub("", alone.stdout) == seconds.sub("", f"{left['text']}\n  → {left['way_out']}\n")

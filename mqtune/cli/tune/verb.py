@@ -70,9 +70,9 @@ def command(
 
     mqtune tune --max-trials 50 --minimize loss -- python train.py --lr '~loguniform(1e-5, 1e-1)'
 
-    The same command continues the experiment. FILE is a sweep of Weights & Biases in YAML or JSON; options have
-    precedence over it. Domains are the same as in scripts, such as '~choice(cnn, mlp)' and '~randint(1, 8)'. See
-    docs/how-to/tune.md and docs/how-to/from-wandb.md.
+    The same command continues the experiment. The run ends if the first three trials fail before any report. FILE is a
+    sweep of Weights & Biases in YAML or JSON; options have precedence over it. Domains are the same as in scripts, such
+    as '~choice(cnn, mlp)' and '~randint(1, 8)'. See docs/how-to/tune.md and docs/how-to/from-wandb.md.
     """
     from mqtune.cli.tune.plan import Options, Plan  # noqa: PLC0415 - --help needs none of it
     from mqtune.cli.tune.wandb_file import is_sweep_file, read_sweep  # noqa: PLC0415

@@ -391,7 +391,7 @@ def _connect_patiently(url: str, sleep: Callable[[float], None], timing: Timing)
             if not error.may_pass or time.monotonic() >= deadline:
                 raise
             if not is_logged:
-                logger.warning("%s; trying again for %g s", error, timing.patience_s)
+                logger.warning("%s; trying again for up to %g s", error, timing.patience_s)
                 is_logged = True
         sleep(RETRY_MAX_S)
 

@@ -158,10 +158,11 @@ class DefinitionWriter:
         lines += map(str, named[:_SHOWN])
         if len(named) > _SHOWN:
             lines.append(f"… and {len(named) - _SHOWN} more")
-        head = f"experiment {name!r} already exists, and differs:"
+        head = f"experiment {name!r} already exists, and its settings (left) are not yours (right):"
         ways_out = (
-            f"Use another name, such as name={f'{name}-2'!r}; or continue the existing experiment: {continues}; or "
-            f"delete it with its results and start over: run=RunOptions(overwrite=True), or `mqtune delete {name}`"
+            "To start over with yours, give run=mqtune.RunOptions(overwrite=True), or run "
+            f"`mqtune delete {name}` first: both delete its results. To keep it, give yours a new name, such as "
+            f"{f'{name}-2'!r}. To continue it with its own settings: {continues}"
         )
         return "\n  ".join([head, *lines, ways_out])
 

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-_SAID: Final = "Stopping: running trials are requeued. Ctrl-C again ends immediately."
+_SAID: Final = "Stopping: running trials are queued again for the next run. Ctrl-C again ends immediately."
 _STDERR: Final = 2
 #: Time for closing everything after the second Ctrl-C, in seconds. The process must end within a second.
 AT_ONCE_S: Final = 0.5

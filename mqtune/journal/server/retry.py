@@ -163,7 +163,7 @@ def _log_wait(error: BaseException, problem: _Problem, patience_s: float) -> Non
     if problem is _Problem.FULL:
         logger.warning("%s, so writes to it wait; %s", FULL, MAKE_ROOM, extra={"action": "broker_is_full"})
         return
-    limit = "" if patience_s == math.inf else f" for {patience_s:g} s"
+    limit = "" if patience_s == math.inf else f" for up to {patience_s:g} s"
     if problem is _Problem.REFUSED:
         said = _refused_in_words(error)
         logger.warning("%s; %s; trying again%s", said, _LOG_IN_AGAIN, limit, extra={"action": "login_refused"})

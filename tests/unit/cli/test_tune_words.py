@@ -68,8 +68,8 @@ def test_the_page_has_each_domain() -> None:
         ("choice([cnn, mlp])", mqtune.choice(["cnn", "mlp"])),
         ("choice([32, 16], [64])", mqtune.choice([[32, 16], [64]])),
         (
-            """choice(true, False, null, None, 1, 1.0, 'a, b', "it's", {"a": [1]}, '')""",
-            mqtune.choice([True, False, None, None, 1, 1.0, "a, b", "it's", {"a": [1]}, ""]),
+            """choice(true, False, null, None, 1, 1.5, 'a, b', "it's", {"a": [1]}, '')""",
+            mqtune.choice([True, False, None, None, 1, 1.5, "a, b", "it's", {"a": [1]}, ""]),
         ),
         ("choice(a, b,)", mqtune.choice(["a", "b"])),
         (r"""choice('a\'b,c', it's, "\\")""", mqtune.choice(["a'b,c", "it's", "\\"])),

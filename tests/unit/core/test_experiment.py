@@ -133,7 +133,7 @@ COMPLETED, FAILED = AttemptEnd.COMPLETED, AttemptEnd.FAILED
 @pytest.mark.parametrize(
     ("reports", "end", "error_type", "error", "reason"),
     [
-        ([], COMPLETED, "", "", f"ended without any report: {TELLS_WHAT_TO_CALL}, or have a script print [tune-metric]: "),
+        ([], COMPLETED, "", "", f"ended without any report: {TELLS_WHAT_TO_CALL} in the training; a script without mqtune prints a line instead: [tune-metric]: "),
         *(
             ([{"loss": value}] * 2, COMPLETED, "", "", f"none of its 2 reports has a number for 'loss' (the last has loss={value!r}): {TELLS_WHAT_TO_CALL}")
             for value in (None, "0.5", [0.5], {"train": 0.5}, True)
@@ -315,10 +315,10 @@ def test_a_trial_may_be_lost_as_often_as_was_said(max_lost: int, times: int, sta
 @pytest.mark.parametrize(
     ("error_type", "error", "pid", "reason"),
     [
-        ("", "", 7, "handed_back by w@a"),
+        ("", "", 7, "requeued by w@a"),
         ("ModuleNotFoundError", "on worker w@a:\nno torch", None, "could not be started by w@a: ModuleNotFoundError: no torch"),
         (DEVICE_BROKEN, "CUDA error: ECC", 7, "device 0,1 of w@a is broken: DeviceBroken: CUDA error: ECC"),
-        (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "handed_back by w@a after an error of the worker: "),
+        (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "requeued by w@a after an error of the worker: "),
     ],
 )  # fmt: skip
 def test_a_returned_attempt_says_why(story: Story, error_type: str, error: str, pid: int | None, reason: str) -> None:

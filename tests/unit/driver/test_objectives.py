@@ -151,7 +151,8 @@ def test_a_trial_that_never_had_all_metrics_in_one_report_has_failed(book: Book)
     assert results["0001"].status is TrialStatus.FAILED
     assert results["0001"].reason == (
         "none of its 2 reports has a number for 'loss' and 'speed' (the last has speed=2): call "
-        "mqtune.report({'loss': …, 'speed': …}), or have a script print [tune-metric]: {\"loss\": …, \"speed\": …}"
+        "mqtune.report({'loss': …, 'speed': …}) in the training; a script without mqtune prints a line instead: "
+        '[tune-metric]: {"loss": …, "speed": …}'
     )
     with pytest.raises(MetricMissing, match="'loss' and 'speed'"):
         results.best_by("loss")

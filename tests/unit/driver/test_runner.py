@@ -128,7 +128,10 @@ def test_the_line_of_a_signal_waits_for_a_frame_that_is_drawn(capfd: pytest.Capt
             during = capfd.readouterr().err
         after = capfd.readouterr().err
 
-    assert (during, after.strip()) == ("", "Stopping: running trials are requeued. Ctrl-C again ends immediately.")
+    assert (during, after.strip()) == (
+        "",
+        "Stopping: running trials are queued again for the next run. Ctrl-C again ends immediately.",
+    )
     assert interrupts.count == 1
 
 

@@ -211,7 +211,7 @@ def test_a_driver_says_which_trial_pauses_before_it_runs_again(tmp_path: Path) -
         bench.clock.now += 0.1 * (attempt > 1)
         bench.step(2)
 
-    why = "trial 0001 waits: it runs again 0.2 s after its last attempt, because 3 in a row made no progress"
+    why = "trial 0001 waits: its last 3 attempts ended before they got anywhere, so it runs again only 0.2 s after the last one"
     assert (bench.trial().attempt.number, bench.driver.waiting_for) == (3, why)
     assert not bench.driver.is_finished
     assert_comes_back(bench)

@@ -25,7 +25,7 @@ from mqtune.testing.searchers import NewSearcher, SearcherContract
 PAGES: Final = {
     page: (ROOT / "docs" / f"{page}.md").read_text() for page in ("trials", "checkpoints", "processes", "deciding")
 }
-CHEAT_SHEET: Final = (ROOT / "docs" / "cheatsheet.md").read_text()
+CHEAT_SHEET: Final = ROOT / "examples" / "cheat_sheet.py"
 PROGRAM: Final = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 Run = Callable[[str], ModuleType]
 
@@ -118,7 +118,7 @@ def test_an_example_of_search_runs_without_workers(example: str, tmp_path: Path,
 
 
 def test_the_cheat_sheet_is_a_program_that_runs_and_has_each_public_name(run: Run):
-    page = run(CHEAT_SHEET)
+    page = run(f"```python\n{CHEAT_SHEET.read_text()}```")
 
     assert [trial.status.name for trial in page.results].count("COMPLETED") >= 1
     text = inspect.getsource(page)
@@ -129,16 +129,16 @@ def test_the_cheat_sheet_is_a_program_that_runs_and_has_each_public_name(run: Ru
 
 @cache
 def kernel_searcher() -> NewSearcher:
-    """The searcher of docs/extensions.md; its class is made once, as a registry has its name."""
-    (block,) = (each for each in PROGRAM.findall((ROOT / "docs" / "extensions.md").read_text()) if "Kernel" in each)
+    """The example of a searcher; its class is made once, as a registry has its name."""
+    path = ROOT / "examples" / "kernel_searcher.py"
     names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, "docs/extensions.md", "exec"), names)
+    exec(compile(path.read_text(), path, "exec"), names)
     found: NewSearcher = names["KernelSearcher"]
     return found
 
 
 class TestKernelSearcher(SearcherContract):
-    """The searcher of docs/extensions.md keeps the contract."""
+    """The searcher of the examples keeps the contract."""
 
     space: ClassVar[dict[str, Any]] = {
         "lr": mqtune.loguniform(1e-4, 1),

@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 from built_site import built_site
-from pages import CODE, ROOT, table_lines
+from cli_page import with_causes
+from pages import CODE, ROOT
 from walkthrough import blocks_of
 
 import mqtune
@@ -23,7 +24,6 @@ REFERENCE: Final = ROOT / "docs" / "reference"
 RUN_BY: Final = {
     "adapters.md": "unit/repository/test_adapters.py",
     "ax.md": "acceptance/test_tutorials.py",
-    "cheatsheet.md": "unit/repository/test_docs.py",
     "checkpoints.md": "unit/repository/test_docs.py",
     "deciding.md": "unit/repository/test_docs.py",
     "extensions.md": "unit/repository/test_docs.py",
@@ -105,11 +105,13 @@ def test_each_event_has_an_entry() -> None:
 
 
 def test_each_error_is_told_with_its_cause_and_a_way_out() -> None:
-    lines = [cells for _, _, cells in table_lines(REFERENCE / "errors.md") if cells[0].startswith("`")]
+    page = with_causes((REFERENCE / "errors.md").read_text())
+    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
     rows = {cells[0].strip("`"): cells[1:] for cells in lines}
 
     assert sorted(rows) == sorted(name for name, kind in vars(errors).items() if inspect.isclass(kind))
     assert [name for name, cells in rows.items() if len(cells) != 2 or not all(cells)] == []
+    assert rows["SpaceError"][0] == "A search space, or a value for it, is invalid."
 
 
 def test_each_variable_of_the_environment_is_told() -> None:

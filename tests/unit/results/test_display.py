@@ -282,10 +282,10 @@ def test_what_ctrl_c_says_stands_above_one_table(tmp_path: Path, columns: int, h
         watched.book.stage(trial, {"optimizer": "x" * 100})
         watched.step()
 
-    message = "\nStopping: running trials are requeued. Ctrl-C again ends immediately.\n"
+    message = "\nStopping: running trials are queued again for the next run. Ctrl-C again ends immediately.\n"
     # A terminal may show the key before or after the message.
     watched.file.write(f"{message}^C" if said_first else f"^C{message}")
-    said.append("Stopping: running trials are requeued. Ctrl-C again ends immediately.")
+    said.append("Stopping: running trials are queued again for the next run. Ctrl-C again ends immediately.")
     watched.book.end("0001", AttemptEnd.HANDED_BACK)
     watched.step()
     watched.book.run("0004", 0.5)

@@ -80,7 +80,7 @@ def test_moasha_has_who_violates_them_dominated_by_all_that_do_not_and_by_who_vi
     at.report(1, 1, 8, speed=0, latency=10)
 
     violating = at.report(2, 1, 1, speed=99, latency=11)
-    assert violating.reason == "rung 1: loss=1, speed=99 (violates latency <= 10) is not among the best 1 of 3"
+    assert violating.reason == "at iteration 1: loss=1, speed=99 (violates latency <= 10) is not among the best 1 of 3"
     # Two of the four keep to it, and the next room is for who violates it least.
     assert at.report(3, 1, 2, speed=50, latency=13).action is Action.STOP
     at.report(4, 1, 7, speed=0, latency=40)

@@ -32,9 +32,9 @@ def test_of_cheap_trials_more_are_promoted_than_one_in_the_factor() -> None:
     # A third of 6 is 2, the cost of the two best.
     arrive(at, 2, 3, 4)
 
-    assert at.scheduler.choose(can_start=True) == Resume(TrialId("0"), "rung 1: among the best 2 of 3")
+    assert at.scheduler.choose(can_start=True) == Resume(TrialId("0"), "at iteration 1: among the best 2 of 3")
     at.stage(0)
-    assert at.scheduler.choose(can_start=True) == Resume(TrialId("1"), "rung 1: among the best 2 of 3")
+    assert at.scheduler.choose(can_start=True) == Resume(TrialId("1"), "at iteration 1: among the best 2 of 3")
     at.stage(1)
     assert at.scheduler.choose(can_start=True) == START
 

@@ -97,5 +97,5 @@ def test_a_scope_counts_for_each_metric() -> None:
     assert at.report(0, 3, loss=2, speed=2) is CONTINUE
     at.report(1, 2, loss=5, speed=2)
     assert at.report(1, 3, loss=2, speed=2) == Decision(
-        Action.STOP, "rung 3: last-2-avg of loss=3.5, last-2-avg of speed=2 is not among the best 1 of 2"
+        Action.STOP, "at iteration 3: last-2-avg of loss=3.5, last-2-avg of speed=2 is not among the best 1 of 2"
     )

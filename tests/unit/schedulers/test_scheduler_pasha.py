@@ -57,7 +57,7 @@ def test_what_waits_at_the_top_is_released_in_the_end() -> None:
     released = at.scheduler.choose(can_start=False)
 
     assert released == Release(
-        TrialId("0"), "rung 2: the order of the 1 trials there is stable, and no other trial comes"
+        TrialId("0"), "at iteration 2: the order of the 1 trials there is stable, and no other trial comes"
     )
     at.end(0)
     assert isinstance(at.scheduler.choose(can_start=False), Wait)

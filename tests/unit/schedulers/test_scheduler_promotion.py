@@ -25,9 +25,9 @@ def test_of_more_than_may_stay_paused_at_a_rung_the_worst_is_released_and_its_sc
     assert table.choose() == START
     table.arrive(1, d=4, c=3)
 
-    assert table.choose() == Resume(TrialId("a"), "rung 1: among the best 1 of 4")
+    assert table.choose() == Resume(TrialId("a"), "at iteration 1: among the best 1 of 4")
     table.stage("a")
-    released = Release(TrialId("d"), "rung 1: not among the best 2 of those that are paused there")
+    released = Release(TrialId("d"), "at iteration 1: not among the best 2 of those that are paused there")
     assert table.choose() == table.choose(can_start=False) == released
     table.end("d", TrialStatus.EARLY_STOPPED)
     assert table.choose() == START

@@ -144,6 +144,30 @@ def test_a_value_is_within_the_models_bounds_and_comes_back(domain: Domain, kind
         assert back == (pytest.approx(value, rel=1e-6) if kind is Kind.INTERVAL else value)
 
 
+@pytest.mark.parametrize("make", [mqtune.choice, mqtune.ordinal, mqtune.grid_search])
+@pytest.mark.parametrize(
+    ("values", "named"), [([2, 1, 1.0], "1 and 1.0"), ([0.0, -0.0], "0.0 and -0.0"), ([{"a": [1]}, {"a": [True]}], "are equal")]
+)  # fmt: skip
+def test_equal_values_of_different_types_are_refused(
+    make: Callable[[list[object]], Domain], values: list[object], named: str
+) -> None:
+    with pytest.raises(SpaceError, match=f"{make.__name__}: .*{named}.* leave one out, or give both as texts"):
+        make(values)
+
+
+def test_repeated_values_and_flags_beside_numbers_can_be_told_apart() -> None:
+    repeated = mqtune.choice([1, 1, True, "1", math.nan, math.nan])
+
+    assert [repeated.check(value) for value in (1, True, "1")] == [1, True, "1"]
+    assert repr([*repeated.values()]) == "[1, True, '1', nan]"
+
+
+def test_a_stored_space_may_have_equal_values() -> None:
+    stored = {"domain": "choice", "values": [1, 1.0]}
+
+    assert domain_of(stored).describe() == stored
+
+
 def test_a_domain_of_the_users_own_is_refused_by_name() -> None:
     unknown = mqtune.sample_from(lambda _: 1)
 

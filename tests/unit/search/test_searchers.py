@@ -60,7 +60,7 @@ def grid() -> Space:
         {"a": lograndint(1, 500)},
         {"a": choice(["often"] * 50 + ["rare"])},
         {"a": choice([1, 2]), "b": sample_from(lambda config: config["a"] + 1), "c": 3},
-        {"a": choice([[1], {"x": 1}, {"x": 2}, 1.0, 1, True, None])},
+        {"a": choice([[1], {"x": 1}, {"x": 2}, 1.5, 1, True, None])},
         {"only": "constants"},
         {},
     ],

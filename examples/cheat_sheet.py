@@ -1,14 +1,17 @@
-# Cheat sheet
+"""Each public name of mqtune, once: a cheat sheet that is a program.
 
-Each public name of `mqtune`, once, on one page. The [reference](reference/tuner.md) has the arguments of each.
+    python examples/cheat_sheet.py
 
-## In a trial
+runs it. The reference in docs/reference has the arguments of each.
+"""
 
-```python
 import mqtune
+
+# In a trial.
 
 
 def train(config):
+    """Train, and save a small state."""
     checkpoint = mqtune.get_checkpoint()  # None at the first start
     state = checkpoint.data if checkpoint else {"epoch": 0, "weight": 0.0}
     try:
@@ -24,6 +27,7 @@ def train(config):
 
 
 def train_with_files(config):
+    """Save files as a checkpoint."""
     print(mqtune.get_context().trial, "runs in", mqtune.get_context().folder)
     with mqtune.checkpoint_dir() as folder:  # these files belong to the next report
         (folder / "weights.txt").write_text("0.5")
@@ -31,11 +35,14 @@ def train_with_files(config):
 
 
 def train_with_questions(config):
+    """Ask the driver's script, and wait for its answer."""
     wanted = mqtune.ask({"what": "how many epochs?"})  # waits for tuner.answer(report, 9)
     mqtune.report({"loss": config["lr"] / wanted})
 
 
 class Train(mqtune.Trainable):
+    """A trainable in steps."""
+
     def setup(self, config):
         self.weight = 0.0
 
@@ -48,17 +55,12 @@ class Train(mqtune.Trainable):
 
     def load_checkpoint(self, checkpoint):
         self.weight = checkpoint.data["weight"]
-```
 
-A script needs no change:
 
-```python
 script = mqtune.Script(["train.py", "--{name}={value}"], metrics=r"^val loss (?P<loss>\S+)")
-```
 
-## Search spaces
+# Search spaces.
 
-```python
 space = {
     "lr": mqtune.loguniform(1e-4, 1e-1),
     "momentum": mqtune.reverseloguniform(0.9, 0.999),  # dense near 1
@@ -81,11 +83,9 @@ space = {
 }
 small = mqtune.Space({"lr": mqtune.uniform(0, 1)}, constraint=lambda config: config["lr"] > 0.01)
 rows = mqtune.search.Encoding(small).encode([{"lr": 0.5}])  # configs as numbers from 0 to 1, for models
-```
 
-## Searchers
+# Searchers, which propose configs.
 
-```python
 searchers = [
     mqtune.RandomSearcher(small),  # the default without Optuna
     mqtune.GridSearcher(mqtune.Space({"seed": mqtune.grid_search([1, 2])})),
@@ -109,12 +109,10 @@ class Descending(mqtune.search.Searcher):
         self._left.append(trial.config["lr"])
 
 
-not_yet = mqtune.search.WAIT  # what suggest returns where it has to be asked again
-```
+not_yet = mqtune.search.WAIT  # returned by suggest, to be asked again
 
-## Schedulers
+# Schedulers.
 
-```python
 schedulers = [
     mqtune.FIFO(),  # the default: each trial runs to its end
     mqtune.ASHA(max_t=9),
@@ -133,7 +131,7 @@ schedulers = [
 
 
 class Halves(mqtune.schedulers.Scheduler):
-    """A scheduler of your own: what to do on a report, and with a free slot."""
+    """A scheduler of your own: it decides on reports and free slots."""
 
     def on_report(self, trial, report):
         action = mqtune.schedulers.Action.STOP if report.metrics["loss"] > 0.9 else mqtune.schedulers.Action.CONTINUE
@@ -147,12 +145,10 @@ other_choices = (
     mqtune.schedulers.Resume,
     mqtune.schedulers.Fork,
     mqtune.schedulers.Release,
-)  # for trials that are paused
-```
+)  # for paused trials
 
-## Stop rules
+# Stop rules.
 
-```python
 rule = (
     mqtune.schedulers.stopping.MaximumIteration(9)
     | mqtune.TrialPlateau()
@@ -174,17 +170,20 @@ class LostHope(mqtune.schedulers.stopping.StopRule):
 
     def stops_trial(self, trial, report):
         return "hopeless" if report.metrics["loss"] > 1e6 else ""
-```
 
-## A tuner
 
-```python
+# A tuner.
+
+
 def curve(config):
+    """Yield the seconds and the metrics of each report, for a simulation."""
     for epoch in range(1, 10):
-        yield 60.0, {"loss": config["lr"] / epoch}  # after how many seconds, and the report
+        yield 60.0, {"loss": config["lr"] / epoch}  # seconds, and the report
 
 
 class Diary(mqtune.Callback):
+    """A callback, which the driver calls."""
+
     def on_trial_end(self, trial):
         print(trial.id, trial.status.name)
 
@@ -192,7 +191,7 @@ class Diary(mqtune.Callback):
 tuner = mqtune.Tuner(
     train,
     {"lr": mqtune.uniform(0.05, 1)},
-    metric=["loss", "loss >= 0"],  # what is optimised, and bounds on what trials report
+    metric=["loss", "loss >= 0"],  # the optimised metric, and a bound on another
     mode="min",
     max_trials=4,
     scheduler=mqtune.ASHA(max_t=9),
@@ -208,21 +207,19 @@ tuner = mqtune.Tuner(
 tuner.add({"lr": 0.1})
 results = tuner.run()
 assert results.best.status is mqtune.TrialStatus.COMPLETED
-```
 
-## Results
+# Results.
 
-```python
 results = mqtune.Results.load("cheat")
 print(results.best.config, results.best.value, results.errors)
 print(mqtune.schedulers.policy_of(results.events(), results.best.id))  # the configs that a trial was trained with
-print(mqtune.results.Replay(results).run(mqtune.MedianStopping()).verdict)  # what another scheduler would have done
-```
+print(mqtune.results.Replay(results).run(mqtune.MedianStopping()).verdict)  # the result of another scheduler
 
-## From another process
+# From another process.
 
-```python
+
 def steer(broker):
+    """Pause and resume a trial, and follow its output."""
     with mqtune.Client(broker) as client:
         trial: mqtune.TrialHandle = client.experiment("cheat").trial("0001")
         trial.pause()
@@ -232,6 +229,7 @@ def steer(broker):
 
 
 def load(folder):
+    """Turn a folder into a checkpoint."""
     return mqtune.Checkpoint.from_directory(folder)
 
 
@@ -241,4 +239,3 @@ stores = mqtune.checkpoints.CheckpointStore  # the interface of a store of your 
 def in_a_thread():
     """Open a tuner that a thread drives, for a loop that is busy with something else."""
     return mqtune.BackgroundTuner(lambda: mqtune.Tuner(train, backend=mqtune.Simulated(curve)))
-```
