@@ -33,24 +33,28 @@ from mqtune.extend import (
     SpaceError,
     Trial,
     fingerprint,
-    install_command,
     is_number,
     names_in_words,
     parameter,
     shares,
     with_hints,
 )
+from mqtune.integrations.libraries import importing
 from mqtune.search import WAIT, PastTrial
 
 
-def _reject_record(_: logging.LogRecord) -> bool:
-    return False
+@contextlib.contextmanager
+def _without_note() -> Iterator[None]:
+    """Within the block, silence Ax's note on its choice of database, which it logs on import."""
+    database = logging.getLogger("ax.storage.sqa_store.with_db_settings_base")
+    database.addFilter(reject := lambda _: False)
+    try:
+        yield
+    finally:
+        database.removeFilter(reject)
 
 
-#: On import, Ax's module of this name logs its choice of database.
-_database = logging.getLogger("ax.storage.sqa_store.with_db_settings_base")
-_database.addFilter(_reject_record)
-try:
+with importing("Ax", "ax"), _without_note():
     import torch
     from ax.adapter.data_utils import DataLoaderConfig
     from ax.adapter.registry import Generators
@@ -67,10 +71,6 @@ try:
 
     from mqtune.integrations.ax_private import experiment_of, rows_of, strategy_of, uncompiled
     from mqtune.integrations.ax_space import check_alike, check_objective, constrained_metrics
-except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
-finally:
-    _database.removeFilter(_reject_record)
 
 METHODS: Final = ("fast", "quality", "random_search")
 _SIGNS: Final = {"min": "-", "max": ""}

@@ -18,12 +18,12 @@ from mqtune.extend import (
     ConfigurationError,
     MetricMissing,
     Trial,
-    install_command,
     is_number,
 )
 from mqtune.integrations.ax_runner import MqtuneRunner, status_of, stop_trial, why
+from mqtune.integrations.libraries import importing
 
-try:
+with importing("Ax", "ax"):
     from ax.api.client import Client
     from ax.core.data import Data, DataRow
     from ax.core.trial import Trial as AxTrial
@@ -32,8 +32,6 @@ try:
     from ax.exceptions.generation_strategy import GenerationStrategyRepeatedPoints, MaxParallelismReachedException
 
     from mqtune.integrations.ax_private import experiment_of, uncompiled
-except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
 #: The errors that Ax raises if it needs results first, and if it has no more suggestions.
 _NOT_NOW: Final = (DataRequiredError, MaxParallelismReachedException)

@@ -22,13 +22,13 @@ from mqtune.extend import (
     Trial,
     TrialId,
     checks,
-    install_command,
     is_number,
 )
 from mqtune.integrations.ax import quiet
+from mqtune.integrations.libraries import importing
 from mqtune.schedulers import Action, Decision, Scheduler
 
-try:
+with importing("Ax", "ax"):
     from ax.api.utils.instantiation.from_string import optimization_config_from_string
     from ax.core.arm import Arm
     from ax.core.data import Data, DataRow
@@ -45,8 +45,6 @@ try:
         PercentileEarlyStoppingStrategy,
         ThresholdEarlyStoppingStrategy,
     )
-except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
 _STATUSES: Final = {
     TrialStatus.COMPLETED: Status.COMPLETED,

@@ -39,12 +39,12 @@ from mqtune.extend import (
     Report,
     TrainableSpec,
     Trial,
-    install_command,
     is_number,
     redact,
 )
+from mqtune.integrations.libraries import importing
 
-try:
+with importing("Ax", "ax"):
     from ax.core.arm import Arm
     from ax.core.base_trial import BaseTrial
     from ax.core.batch_trial import BatchTrial
@@ -64,8 +64,6 @@ try:
     from ax.storage.registry_bundle import RegistryBundle, RegistryBundleBase
     from ax.utils.common.constants import Keys
     from ax.utils.common.result import Err, Ok
-except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
 #: Ax's statuses of ended trials. All others are RUNNING, as Ax's loops end at QUEUED trials and know no pause.
 _STATUSES: Final = {

@@ -31,11 +31,11 @@ from mqtune.extend import (
     Trial,
     TrialId,
     fingerprint,
-    install_command,
     interval,
     is_number,
     parameter,
 )
+from mqtune.integrations.libraries import importing
 from mqtune.integrations.syne_tune_backend import (
     TIME_NAMES,
     MqtuneBackend as MqtuneBackend,  # noqa: PLC0414 - this module's too
@@ -45,12 +45,10 @@ from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_
 from mqtune.schedulers import Action, Decision, Fork, Release, Resume, Scheduler, Start, Wait
 from mqtune.search import WAIT, Searcher
 
-try:
+with importing("Syne Tune", "syne-tune"):
     from syne_tune import config_space as st
     from syne_tune.backend.trial_status import Trial as TheirTrial
     from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
 _Answer = Start | Resume | Fork | Release | Wait
 #: The types of options that Syne Tune's models accept, if all options of a choice have the same type.
