@@ -12,10 +12,7 @@ if TYPE_CHECKING:
         Offer as Offer,
         TakesSeveralTasks as TakesSeveralTasks,
     )
-    from mqtune.backends.celery import (
-        CeleryBackend as CeleryBackend,
-        Together as Together,
-    )
+    from mqtune.backends.celery import CeleryBackend as CeleryBackend, Together as Together
     from mqtune.backends.local.backend import LocalBackend as LocalBackend
     from mqtune.backends.local.server import (
         EmbeddedServer as EmbeddedServer,
@@ -28,26 +25,15 @@ if TYPE_CHECKING:
         WorkerProcess as WorkerProcess,
         private_name as private_name,
     )
-    from mqtune.backends.placement import (
-        EqualWorkers as EqualWorkers,
-        Placement as Placement,
-        SlotRoom as SlotRoom,
-    )
+    from mqtune.backends.placement import EqualWorkers as EqualWorkers, Placement as Placement, SlotRoom as SlotRoom
     from mqtune.backends.queues import QueueBackend as QueueBackend
-    from mqtune.backends.shared import (
-        Pool as Pool,
-        RegisterSource as RegisterSource,
-        SharedSession as SharedSession,
-    )
+    from mqtune.backends.shared import Pool as Pool, RegisterSource as RegisterSource, SharedSession as SharedSession
     from mqtune.backends.simulated.backend import (
         Simulated as Simulated,
         SimulatedBackend as SimulatedBackend,
         SimulatedJournal as SimulatedJournal,
     )
-    from mqtune.backends.simulated.fleet import (
-        STARTS_AT as STARTS_AT,
-        SimulatedClock as SimulatedClock,
-    )
+    from mqtune.backends.simulated.fleet import STARTS_AT as STARTS_AT, SimulatedClock as SimulatedClock
     from mqtune.backends.simulated.tables import rows_of as rows_of
 
 #: The names that other folders and tests may use, by the module that defines them.

@@ -13,6 +13,7 @@ import click
 from mqtune.cli.output import broker_option, is_wanted, say
 from mqtune.cli.owners import check_owner, force_option, note
 from mqtune.cli.place import Place, complete_experiment, find_place, server_of
+from mqtune.cli.servers import client_of
 from mqtune.cli.terms import past_time
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
@@ -27,10 +28,7 @@ if TYPE_CHECKING:
 def ended_option(help: str) -> Callable[[Callable[..., object]], Callable[..., object]]:  # noqa: A002 - as in click
     """Return the option --ended, whose value is in seconds since the epoch, or None."""
     return click.option(
-        "--ended",
-        metavar="TIME",
-        callback=lambda _, __, given: None if given is None else past_time(given),
-        help=help,
+        "--ended", metavar="TIME", callback=lambda _, __, given: None if given is None else past_time(given), help=help
     )
 
 
@@ -129,9 +127,7 @@ def copy_there(place: Place, folder: Path) -> None:
 
 
 def _check_may_end(place: Place, broker: str, *, yes: bool, force: bool) -> None:
-    from mqtune.client import Client  # noqa: PLC0415 - as above
-
-    with Client(broker) as client:
+    with client_of(broker) as client:
         state = client.experiment(place.name).state()
     if state is not None:
         check_owner(broker, f"experiment {place.name!r}", state.owner, doing="archive", force=force)
@@ -184,11 +180,9 @@ def find_ended(
     """
     if not broker:
         raise click.UsageError("--ended needs the broker that has the experiments: --broker URL or $MQTUNE_BROKER")
-    from mqtune.client import Client  # noqa: PLC0415 - as above
-
     ages: dict[str, float] = {}
     is_complete = True
-    with Client(broker) as client:
+    with client_of(broker) as client:
         for experiment in client.experiments():
             name = experiment.name
             if only not in (None, name):
@@ -221,10 +215,8 @@ def is_removed(name: str, broker: str | None, before: float, remove: Callable[[P
 
     If it was not, the reason is printed to standard error.
     """
-    from mqtune.client import Client  # noqa: PLC0415 - as above
-
     try:
-        with Client(broker or "") as client:
+        with client_of(broker or "") as client:
             is_still_ended = client.has_begun(name) and _ended(client.experiment(name), before) is not None
         if is_still_ended:
             remove(Place(name, None, broker))

@@ -43,10 +43,7 @@ _OF_KERNEL: Final[Mapping[str, Cause]] = {
     "retry": Cause("The trial was requeued, and starts when a slot is free or its delay has passed."),
     "paused": Cause("The scheduler, a stop rule or the driver has paused the trial, and will resume it."),
     "paused by hand": Cause("A person has paused the trial.", "resume it: mqtune resume {NAME} {TRIAL}"),
-    "journal full": Cause(
-        "The journal has reached its limit, journal_mb.",
-        way_to_grow("{NAME}"),
-    ),
+    "journal full": Cause("The journal has reached its limit, journal_mb.", way_to_grow("{NAME}")),
     "redis full": Cause("Redis has no memory left.", MAKE_ROOM),
     "redis nearly full": Cause("Redis has less than a fifth of its memory left.", MAKE_ROOM),
     "redis takes no writes": Cause(

@@ -51,7 +51,8 @@ def command(name: str, broker: str | None, *, here: bool, dry_run: bool, yes: bo
 
 
 def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool, force: bool) -> None:
-    _check_folder(place)
+    if place.folder is not None and place.folder.resolve().parent != mqtune_home().resolve():
+        raise ConfigurationError(f"{place.folder} is not in {mqtune_home()}: delete it by hand")
     if yes and not dry_run and place.name != name and place.folder != Path(name):
         # A script that runs twice could otherwise delete another experiment with this prefix.
         raise click.UsageError(f"{name!r} is short for {place.name!r}; with --yes, give the whole name")
@@ -66,12 +67,6 @@ def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool, fo
         shutil.rmtree(place.folder)
     if done:
         click.echo(f"{place.name} is deleted")
-
-
-def _check_folder(place: Place) -> None:
-    """Refuse a folder outside mqtune's home."""
-    if place.folder is not None and place.folder.resolve().parent != mqtune_home().resolve():
-        raise ConfigurationError(f"{place.folder} is not in {mqtune_home()}: delete it by hand")
 
 
 def _has_no_server(place: Place) -> bool:

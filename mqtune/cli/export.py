@@ -84,11 +84,7 @@ def command(
 
 
 def _format_of(path: Path | None) -> str:
-    """Return the format for a file's ending. It is CSV without a file or an ending.
-
-    Raises:
-        click.UsageError: the ending is unknown.
-    """
+    """Return the format for a file's ending. It is CSV without a file or an ending."""
     ending = "" if path is None else path.suffix.removeprefix(".").lower()
     format_ = _ENDINGS.get(ending, ending or "csv")
     if format_ not in _FORMATS and format_ not in _formats():

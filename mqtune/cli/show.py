@@ -109,7 +109,7 @@ def command(
         results = view.results
         if trial is not None:
             result = results[find_trial(results.experiment, trial)]
-            use = _use(place, result)
+            use = uses_of(place, [result.trial]).get(result.id)
             print_json(described_trial(result.trial, use)) if as_json else _show_trial(output(), results, result, use)
         elif as_json:
             shown, _ = asked.trials(results.experiment)
@@ -173,10 +173,6 @@ class Selection(NamedTuple):
 
 
 BEST_TRIALS: Final = Selection()
-
-
-def _use(place: Place, result: TrialResult) -> LiveUse | None:
-    return uses_of(place, [result.trial]).get(result.id)
 
 
 def show_experiment(

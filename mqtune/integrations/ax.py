@@ -195,11 +195,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
             raise ConfigurationError("AxSearcher: the space has no domain to choose from, only constants")
 
     def _check_strategy(self) -> None:
-        """Check that the user's strategy is new, since a strategy counts its trials.
-
-        Raises:
-            ConfigurationError: it belongs to another experiment.
-        """
+        """Check that the user's strategy is new, since a strategy counts its trials."""
         if self._given is None and self._strategy not in METHODS and _is_in_use(self._strategy):
             raise ConfigurationError(
                 f"AxSearcher: the generation strategy {self._strategy.name} is another experiment's or Client's; give "
@@ -522,9 +518,6 @@ def _parameter(path: str, domain: Domain) -> Parameter:
     """Return a domain in the form that Ax gets.
 
     Intervals become shares between 0 and 1, as Ax refuses small or remote ranges.
-
-    Raises:
-        ConfigurationError: it is a user-defined domain, or a choice of domains.
     """
     if isinstance(domain, Entries):
         raise ConfigurationError(f"AxSearcher: {path}: {domain} is a domain that Ax has nothing like")

@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from mqtune import BackgroundTuner, Checkpoints, Failures, Local, Process, Resources, TrialStatus
-from mqtune.extend import (
-    ITERATION,
-    AnyTrainable,
-    Backend,
-    ConfigurationError,
-    MetricMissing,
-    Trial,
-    is_number,
-)
+from mqtune.extend import ITERATION, AnyTrainable, Backend, ConfigurationError, MetricMissing, Trial, is_number
 from mqtune.integrations.ax_runner import MqtuneRunner, status_of, stop_trial, why
 from mqtune.integrations.libraries import importing
 
@@ -127,11 +119,7 @@ def _check_arguments(
 
 @contextlib.contextmanager
 def _reserved(client: Client) -> Iterator[None]:
-    """Reserve the client's experiment within the block.
-
-    Raises:
-        ConfigurationError: another call runs it.
-    """
+    """Reserve the client's experiment within the block."""
     me, key = object(), id(experiment_of(client))
     if _running_calls.setdefault(key, me) is not me:
         raise ConfigurationError(
@@ -213,11 +201,7 @@ class _AxLoop:
             self._save()
 
     def _record(self, trial: AxTrial) -> Trial:
-        """Return a trial's record in mqtune.
-
-        Raises:
-            ConfigurationError: mqtune's experiment has no such trial any more.
-        """
+        """Return a trial's record in mqtune."""
         (record,) = self._runner.arms(trial).values()
         if record is None:
             raise ConfigurationError(f"trial {trial.index}: {why(record)}")
@@ -274,11 +258,7 @@ class _AxLoop:
         return not names <= known or not all(map(math.isfinite, last))
 
     def _check_metrics(self, record: Trial) -> None:
-        """Check that some trial has reported each optimised or constrained metric.
-
-        Raises:
-            MetricMissing: one was never reported as a number, and this trial has completed by itself.
-        """
+        """Check that some trial has reported each optimised or constrained metric."""
         had = {name for report in self._tuner.reports(record) for name in report.metrics}
         missing = sorted(self._experiment.optimization_config.metric_names - self._experiment.data.metric_names - had)
         is_by_hand = record.history[-1].by == "user"

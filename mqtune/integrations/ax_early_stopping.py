@@ -185,11 +185,7 @@ def _plain_argument(argument: Any) -> object:
 
 
 def _strategy_of(description: Description) -> object:
-    """Restore a strategy.
-
-    Raises:
-        ConfigurationError: it was the user's own.
-    """
+    """Restore a strategy."""
     kind = _KNOWN.get(description["class"])
     if kind is None:
         raise ConfigurationError(

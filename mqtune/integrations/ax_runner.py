@@ -73,13 +73,7 @@ _STATUSES: Final = {
     TrialStatus.ABANDONED: Status.ABANDONED,
 }
 #: The status of a batch is the first of these that one of its arms has.
-_STRONGEST_FIRST: Final = (
-    Status.RUNNING,
-    Status.COMPLETED,
-    Status.EARLY_STOPPED,
-    Status.FAILED,
-    Status.ABANDONED,
-)
+_STRONGEST_FIRST: Final = (Status.RUNNING, Status.COMPLETED, Status.EARLY_STOPPED, Status.FAILED, Status.ABANDONED)
 #: The statuses of arms that a model ignores.
 _IGNORED: Final = (Status.FAILED, Status.ABANDONED)
 #: How many characters of an error are sent to Ax, which keeps 1,000.

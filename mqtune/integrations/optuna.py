@@ -146,12 +146,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
     replay_limit_s = 10.0
 
     @with_hints(OF_OBJECTIVE, {})
-    def __init__(
-        self,
-        sampler: BaseSampler | None = None,
-        *,
-        seed: int | None = None,
-    ) -> None:
+    def __init__(self, sampler: BaseSampler | None = None, *, seed: int | None = None) -> None:
         super().__init__(seed)
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise ConfigurationError(f"OptunaSearcher: sampler={sampler!r} is not a sampler of Optuna")
@@ -284,11 +279,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         return values
 
     def _value(self, asked: optuna.trial.Trial, path: str) -> object:
-        """Return the sampler's suggestion for a path, as a value of the domain.
-
-        Raises:
-            ConfigurationError: it is not in the domain, or the sampler was made for another domain.
-        """
+        """Return the sampler's suggestion for a path, as a value of the domain."""
         shown, domain = self._shown[path], self._space.domains[path]
         sampler, wanted = type(self._study.sampler).__name__, shown.distribution
         try:

@@ -578,7 +578,7 @@ class _OptunaLoop:
     def _most_open(self) -> int:
         """Return the maximum number of unfinished trials: *n_jobs*, or else two for each slot.
 
-        So each slot has one trial that runs and one that waits, and is never idle.
+        With two trials for a slot, one runs while the other waits, so the slot is never idle.
         """
         now = time.monotonic()
         if now - self._slots_read_at >= _POLL_S:

@@ -48,12 +48,7 @@ _NAMES = {
     "best_curve": ("BestCurve",),
     "callbacks": ("CallbackDispatcher", "ErrorLog"),
     "checkpoints": ("checkpoint_of",),
-    "display": (
-        "ProgressConsole",
-        "ProgressDisplay",
-        "UnblockedStream",
-        "ranked",
-    ),
+    "display": ("ProgressConsole", "ProgressDisplay", "UnblockedStream", "ranked"),
     "experiments": ("Readable", "RecordedReport", "Snapshot", "empty_experiment", "saved_events"),
     "follower": ("Follower", "follow"),
     "followed": ("Fold", "FolderSource", "Followed", "Replaced"),

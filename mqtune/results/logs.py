@@ -330,11 +330,7 @@ def _names_of(given: str) -> list[TrialId]:
 
 
 def _from_server(exchange: LogExchange, trial: str, number: int | None) -> tuple[TrialId, Attempt]:
-    """Return a trial's last attempt, the only one in Redis.
-
-    Raises:
-        ConfigurationError: the trial is unknown, *number* is an earlier attempt, or the attempt has not begun.
-    """
+    """Return a trial's last attempt, the only one in Redis."""
     for id_ in _names_of(trial):
         last, worker = exchange.last_attempt(id_)
         if last:

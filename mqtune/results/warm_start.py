@@ -265,11 +265,7 @@ def _reader_of(space: Space) -> Callable[[Config], Config]:
 
 
 def _fitting(source: _Source, space: Space) -> Iterator[PastTrial]:
-    """Yield the trials that fit the space, with configs of the space. Log the number of others.
-
-    Raises:
-        ConfigurationError: no trial fits.
-    """
+    """Yield the trials that fit the space, with configs of the space. Log the number of others."""
     read, misfits = source.reader(space), []
     for trial in source.trials:
         try:

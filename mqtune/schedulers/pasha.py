@@ -65,12 +65,7 @@ class PASHA(PromotionASHA):
     kind = "pasha"
 
     def __init__(
-        self,
-        max_t: float,
-        *,
-        grace_period: float = 1,
-        reduction_factor: float = 3,
-        time_attr: str = ITERATION,
+        self, max_t: float, *, grace_period: float = 1, reduction_factor: float = 3, time_attr: str = ITERATION
     ) -> None:
         super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
         self._top = min(1, len(self._levels) - 1)

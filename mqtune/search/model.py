@@ -87,12 +87,7 @@ def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
             return shares(domain, _TAIL)
         case Multiples():
             return Parameter(
-                Kind.STEPS,
-                domain.first,
-                domain.last,
-                domain.log,
-                lambda step: domain.value(int(step)),
-                domain.steps,
+                Kind.STEPS, domain.first, domain.last, domain.log, lambda step: domain.value(int(step)), domain.steps
             )
         case Choice():
             kind = Kind.ORDERED if isinstance(domain, Ordinal) else Kind.UNORDERED

@@ -56,12 +56,7 @@ class Fleet:
     """
 
     def __init__(
-        self,
-        client: redis.Redis,
-        *,
-        patience_s: float,
-        closing: threading.Event | None = None,
-        token: str = "",
+        self, client: redis.Redis, *, patience_s: float, closing: threading.Event | None = None, token: str = ""
     ) -> None:
         self.token = token or f"{describe_process()} {uuid.uuid4().hex}"
         # redis-py's types include the results of other settings.

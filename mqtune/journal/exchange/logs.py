@@ -183,8 +183,8 @@ class LogExchange:
     def last_attempt(self, trial: TrialId) -> tuple[int, str]:
         """Return the number of a trial's last attempt, and the name of its worker.
 
-        They are 0 and empty if there is no such trial. ``DRIVER`` stands for the submission with the experiment's name,
-        and the number is that of its last run.
+        Return 0 and an empty text if the trial does not exist. For ``DRIVER``, return the last run of the submission
+        with the experiment's name.
 
         Raises:
             BrokerUnavailable: no server answers.
