@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mqtune.cli.output import broker_option, is_wanted, say
+from mqtune.cli.output import broker_option, is_wanted, say, writing
 from mqtune.cli.owners import check_owner, force_option, note
 from mqtune.cli.place import Place, complete_experiment, find_place, server_of
 from mqtune.cli.servers import client_of
@@ -96,10 +96,8 @@ def archive_experiment(place: Place, *, dry_run: bool = False, yes: bool, force:
         say(f"would archive  {place.name}: from its broker, into {folder}")
         return
     note(place.broker, "archive", place.name, f"into {folder}")
-    try:
+    with writing(folder, "; nothing was deleted"):
         results = archive(place.name, place.broker, folder)
-    except OSError as error:
-        raise MqtuneError(f"{folder} can't be written: {error}; nothing was deleted") from error
     say(f"{place.name} is archived: its {len(results)} trials are in {folder}, and no longer on its broker")
     say(f"to continue it: mqtune drive {place.name} --broker URL")
 
@@ -116,13 +114,11 @@ def copy_there(place: Place, folder: Path) -> None:
         raise ConfigurationError(f"experiment {place.name!r} is only in {place.folder}, on no server: copy that folder")
     from mqtune.services.upkeep.archiving import copy_out  # noqa: PLC0415 - as above
 
-    try:
+    with writing(folder):
         if folder.exists() and any(folder.iterdir()):
             raise ConfigurationError(f"{folder} is not empty; give a new folder, or an empty one")
         with server_of(place) as url:
             results = copy_out(place.name, url, folder)
-    except OSError as error:
-        raise MqtuneError(f"{folder} can't be written: {error}") from error
     say(f"{folder}: {len(results)} trials of {place.name}; to read them: mqtune show {folder}")
 
 
@@ -169,7 +165,6 @@ def find_ended(
     on standard error.
 
     Args:
-        broker: the server's URL.
         before: the time, in seconds since the epoch.
         only: the name of the only experiment to consider, or None for all.
         doing: the action, for messages.

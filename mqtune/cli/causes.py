@@ -78,10 +78,6 @@ class Reason(NamedTuple):
         """Return a reason with its cause's way out, in which names are filled in.
 
         Args:
-            cause: a key of ``CAUSES``.
-            text: a sentence.
-            since: when it began, in seconds since the epoch.
-            name: the experiment.
             trial: the trial, if the way out names one.
             more: the command that gives the experiment more slots, if the way out names one.
         """

@@ -83,7 +83,6 @@ def delete_on_server(place: Place, is_wanted: Callable[[list[str]], bool], *, fo
     """Delete an experiment from its server and store. Return whether the user agreed.
 
     Args:
-        place: the experiment's place.
         is_wanted: returns whether to delete the parts in its argument.
         force: whether to delete somebody else's experiment.
     """

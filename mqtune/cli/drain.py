@@ -174,8 +174,6 @@ def wait_until_gone(
     """Wait until workers have shut down. Return the seconds that each took, by name.
 
     Args:
-        fleet: the register of workers.
-        drained: the workers that were told to shut down.
         report: called with a sentence for each worker that has shut down.
         timing: the polling interval, and the time that a worker may take beyond its own limit.
 

@@ -57,10 +57,8 @@ def label_chosen(
     """Label trials, or the experiment itself, and yield each request's outcome.
 
     Args:
-        place: the experiment's place.
         trials: ids, whole or shortened. If empty, the experiment is labelled.
         given: the arguments of the request ``label``.
-        wait_s: seconds to wait for the driver's answer.
         force: whether to label somebody else's experiment.
 
     Raises:

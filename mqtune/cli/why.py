@@ -136,12 +136,7 @@ def _all_busy(slots: int, kind: str) -> str:
 
 
 class ServerView:
-    """A server's answers about one experiment and its fleet. Most are asked for once and cached.
-
-    Args:
-        url: the server's URL.
-        name: the experiment's name.
-    """
+    """A server's answers about one experiment and its fleet. Most are asked for once and cached."""
 
     def __init__(self, url: str, name: str) -> None:
         self._url = url
@@ -191,9 +186,6 @@ class Inquiry:
     The needed parts of *experiment* are copied on creation, so another thread may change it afterwards.
 
     Args:
-        place: the experiment's folder and broker.
-        experiment: the experiment's current state.
-        definition: its definition.
         trial: the trial, or None to ask about the experiment.
         runs: returns the running attempts on a broker, given its URL.
         view: makes a ``ServerView`` of a URL and the experiment's name.

@@ -83,7 +83,7 @@ _SPREAD_OF: Final = 3
 #: How many ended trials the model needs: Ax's default for five initial trials.
 _OBSERVED: Final = 2
 #: Ax's statuses of ended and paused trials.
-_STATUSES: Final = {
+STATUSES: Final = {
     TrialStatus.COMPLETED: Status.COMPLETED,
     TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,
     TrialStatus.PAUSED: Status.EARLY_STOPPED,
@@ -92,7 +92,7 @@ _STATUSES: Final = {
 }
 #: The same for trials without data, which Ax can't have as completed or stopped.
 _STATUSES_WITHOUT_DATA: Final = {
-    **_STATUSES,
+    **STATUSES,
     TrialStatus.COMPLETED: Status.FAILED,
     TrialStatus.EARLY_STOPPED: Status.ABANDONED,
     TrialStatus.PAUSED: Status.FAILED,
@@ -472,7 +472,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         if record.has_diverged and status is not TrialStatus.FAILED:
             ended = Status.ABANDONED
         else:
-            ended = (_STATUSES if record.has_data else _STATUSES_WITHOUT_DATA)[status]
+            ended = (STATUSES if record.has_data else _STATUSES_WITHOUT_DATA)[status]
         record.trial.mark_as(ended, unsafe=True)
 
     def _model(self) -> Description:

@@ -66,12 +66,7 @@ def run_client(
             suggested with fewer results.
         early_stopping: whether trials may be stopped early.
         save_to: file for ``Client.load_from_json_file``, saved when a trial begins or ends.
-        backend: as for ``MqtuneRunner``, like all following ones.
-        name: likewise.
-        resources: likewise.
-        failures: likewise.
-        checkpoints: likewise.
-        process: likewise.
+        backend, name, resources, failures, checkpoints, process: as for ``MqtuneRunner``.
 
     Raises:
         ConfigurationError: the client has no experiment or objective, another call runs it, or an argument is invalid.

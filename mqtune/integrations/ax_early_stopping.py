@@ -24,7 +24,7 @@ from mqtune.extend import (
     checks,
     is_number,
 )
-from mqtune.integrations.ax import quiet
+from mqtune.integrations.ax import STATUSES, quiet
 from mqtune.integrations.libraries import importing
 from mqtune.schedulers import Action, Decision, Scheduler
 
@@ -36,7 +36,6 @@ with importing("Ax", "ax"):
     from ax.core.map_metric import MapMetric
     from ax.core.parameter import ParameterType, RangeParameter
     from ax.core.search_space import SearchSpace
-    from ax.core.trial_status import TrialStatus as Status
     from ax.early_stopping.strategies import (
         AndEarlyStoppingStrategy,
         BaseEarlyStoppingStrategy,
@@ -46,12 +45,6 @@ with importing("Ax", "ax"):
         ThresholdEarlyStoppingStrategy,
     )
 
-_STATUSES: Final = {
-    TrialStatus.COMPLETED: Status.COMPLETED,
-    TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,
-    TrialStatus.FAILED: Status.FAILED,
-    TrialStatus.ABANDONED: Status.ABANDONED,
-}
 #: Strategies that can be restored from a definition. Ax's own serialization loses some arguments.
 _KNOWN: Final[dict[str, Any]] = {
     strategy.__name__: strategy
@@ -252,7 +245,7 @@ class _Curves:
         """Record a trial's end. An abandoned trial loses its values."""
         if id_ not in self._trials:
             return
-        self._trials[id_].mark_as(_STATUSES[status], unsafe=True)
+        self._trials[id_].mark_as(STATUSES[status], unsafe=True)
         self._news.discard(id_)
         if status is TrialStatus.ABANDONED:
             self._rows[id_] = []

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from mqtune import (
@@ -111,9 +110,7 @@ class MqtuneRunner(Runner):
         name: the experiment's name. By default it is made of Ax's name and creation time, so it is the same after
             loading.
         resources: each trial's resources.
-        failures: as for ``mqtune.Tuner``.
-        checkpoints: likewise.
-        process: likewise.
+        failures, checkpoints, process: as for ``mqtune.Tuner``.
     """
 
     def __init__(
@@ -272,9 +269,7 @@ class MqtuneRunner(Runner):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def tuner_of(self, experiment: Experiment) -> BackgroundTuner:
@@ -342,9 +337,7 @@ class MqtuneMetric(MapMetric):
         name: the metric's name in Ax.
         key: its key in the reports; by default the name.
         step: the key of the step; by default the report's number.
-        lower_is_better: as for any metric of Ax.
-        properties: likewise.
-        signature_override: likewise.
+        lower_is_better, properties, signature_override: as for any metric of Ax.
     """
 
     # Ax reads this from the class, although it annotates an instance variable.

@@ -189,7 +189,6 @@ class StudyTrials:
 
     Args:
         study: the user's study, which is copied over a ``DeferredStorage``.
-        experiment: the experiment's name.
         is_serial: whether trials run one at a time. Then each gets exactly the parameters of ``study.optimize``.
     """
 

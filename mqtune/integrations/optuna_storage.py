@@ -34,10 +34,6 @@ class DeferredStorage(BaseStorage):
     A new trial is written immediately. Its values and its end are visible here immediately, and in the study's own
     storage after ``flush``. An end set by another process is kept. Changes by other processes are visible after
     ``refresh``.
-
-    Args:
-        behind: the study's own storage.
-        study_id: the study.
     """
 
     def __init__(self, behind: BaseStorage, study_id: int) -> None:

@@ -140,8 +140,7 @@ class MqtuneBackend(TrialBackend):
             machine with ``n_workers`` slots.
         checkpoints: where to store folders as checkpoints, and which to keep: a folder, a URL, or
             ``mqtune.Checkpoints``.
-        delete_checkpoints: as for ``LocalBackend``.
-        pass_args_as_json: as for ``LocalBackend``.
+        delete_checkpoints, pass_args_as_json: as for ``LocalBackend``.
         resources: each trial's resources.
         failures: the handling of failed trials; by default they fail in Syne Tune too.
         process: how a trial's process runs. With ``sync="lockstep"`` a trial waits for the decision on each report.

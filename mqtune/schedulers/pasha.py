@@ -58,7 +58,7 @@ class PASHA(PromotionASHA):
         max_t: the time at which a trial completes, if the top rung rises so far.
         grace_period: the time of the lowest rung.
         reduction_factor: one in this many trials of a rung is promoted. Above 1, usually 3 or 4; fractions are allowed.
-        time_attr: the reports' key of the time. Its value must never decrease within an attempt.To measure epsilon,
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt. To measure epsilon,
             trials must report at the same times, such as epochs.
     """
 
