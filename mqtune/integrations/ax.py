@@ -183,7 +183,6 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         self._tried: set[str] = set()
 
     def check_space(self, space: Space) -> None:
-        """Check that Ax can handle the space."""
         if space.constraint:
             raise ConfigurationError('AxSearcher: Ax can\'t keep to the constraint of the space; searcher="tpe" does')
         if self._given is not None:
@@ -203,7 +202,6 @@ class AxSearcher(ModelSearcher[_AxRecord]):
             )
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that Ax can handle the metrics and constraints."""
         super().check_objective(objective)
         shown = " and ".join(map(str, objective.constraints))
         if self._given is not None:
@@ -230,11 +228,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         return not self._constrained
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Create Ax's client.
-
-        Raises:
-            ConfigurationError: this searcher, or its strategy, belongs to another experiment.
-        """
+        """Create Ax's client."""
         if self._bound is None:
             self._check_strategy()
         super().bind(space, seed, metric=metric, mode=mode)
@@ -303,11 +297,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         self._tell(record, trial.status)
 
     def _ask(self) -> _AxRecord | Literal[Later.WAIT] | None:
-        """Return Ax's next config: None if there are no more, WAIT while Ax needs results.
-
-        Raises:
-            ConfigurationError: Ax needs results, but no trial is running.
-        """
+        """Return Ax's next config: None if there are no more, WAIT while Ax needs results."""
         if len(self._tried) == self._space.size:
             # Ax would draw thousands of configs first.
             return None
@@ -483,11 +473,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AxSearcher:
-        """Return a searcher with a named strategy.
-
-        Raises:
-            ConfigurationError: it had a strategy of its own.
-        """
+        """Return a searcher with a named strategy. Refuse one with a strategy of the user's own."""
         if (strategy := arguments.get("strategy", METHODS[0])) not in METHODS:
             raise ConfigurationError(
                 f"the searcher had the generation strategy {strategy}, which only your code can make: give "

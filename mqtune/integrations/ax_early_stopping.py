@@ -106,11 +106,7 @@ class AxEarlyStopping(Scheduler):
         return self._time_attr
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that all metrics of the strategy are optimised.
-
-        Raises:
-            ConfigurationError: one is not optimised, so Ax does not know its direction.
-        """
+        """Check that all metrics of the strategy are optimised, as Ax must know their directions."""
         super().check_objective(objective)
         unknown = [name for name in _metrics_of(self._strategy) if name not in objective.metrics]
         if unknown:
@@ -157,11 +153,7 @@ class AxEarlyStopping(Scheduler):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AxEarlyStopping:
-        """Return a scheduler with one of Ax's strategies.
-
-        Raises:
-            ConfigurationError: its strategy was the user's own.
-        """
+        """Return a scheduler with one of Ax's strategies. Refuse a strategy of the user's own."""
         return cls(_strategy_of(arguments["strategy"]), time_attr=arguments["time_attr"])
 
 

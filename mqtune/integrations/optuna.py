@@ -443,11 +443,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> OptunaSearcher:
-        """Return a searcher with the default sampler.
-
-        Raises:
-            ConfigurationError: it had a sampler of its own.
-        """
+        """Return a searcher with the default sampler. Refuse one with a sampler of the user's own."""
         if sampler := arguments.get("sampler"):
             raise ConfigurationError(
                 f"the searcher had the sampler {sampler}, which only your code can make: "

@@ -69,11 +69,7 @@ class WarmStart(GoesByObjective):
         self.searcher = _learner(searcher)
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that the objective is one metric without outcome constraints.
-
-        Raises:
-            ConfigurationError: it is not.
-        """
+        """Check that the objective is one metric without outcome constraints."""
         super().check_objective(objective)
         if objective.constraints:
             raise ConfigurationError(

@@ -160,11 +160,7 @@ class ModelSearcher(Searcher, Generic[R]):
         self._suggested: deque[R] = deque()
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Create the model.
-
-        Raises:
-            ConfigurationError: this searcher belongs to another experiment.
-        """
+        """Create the model."""
         if self._bound is not None:
             if self._bound != (space, seed):
                 raise ConfigurationError(f"this {type(self).__name__} is another experiment's; make another one")

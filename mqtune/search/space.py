@@ -234,11 +234,9 @@ class Space:
     @property
     def constraint(self) -> str:
         """The name of the constraint's function. Empty without a constraint."""
-        return (
-            ""
-            if self._constraint is None
-            else str(getattr(self._constraint, "__name__", type(self._constraint).__name__))
-        )
+        if self._constraint is None:
+            return ""
+        return str(getattr(self._constraint, "__name__", type(self._constraint).__name__))
 
     def allows(self, config: Config) -> bool:
         """Return whether the constraint allows a complete config.

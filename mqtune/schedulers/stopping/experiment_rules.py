@@ -221,11 +221,7 @@ class ExperimentPlateau(StopRule):
         self._waited = 0
 
     def bind(self, metric: str, mode: str) -> None:
-        """Set the metric and its mode.
-
-        Raises:
-            ConfigurationError: as in every rule. Also if the plateau's metric needs a mode, or has a contradicting one.
-        """
+        """Set the metric and its mode."""
         super().bind(metric, mode)
         self._metric = self._metric or metric
         wanted = self.objective.mode_of(self._metric) if self.objective is not None else None
