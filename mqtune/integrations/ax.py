@@ -33,13 +33,13 @@ from mqtune.extend import (
     SpaceError,
     Trial,
     fingerprint,
+    importing,
     is_number,
     names_in_words,
     parameter,
     shares,
     with_hints,
 )
-from mqtune.integrations.libraries import importing
 from mqtune.search import WAIT, PastTrial
 
 

@@ -11,9 +11,17 @@ from pathlib import Path
 from typing import Final
 
 from mqtune import BackgroundTuner, Checkpoints, Failures, Local, Process, Resources, TrialStatus
-from mqtune.extend import ITERATION, AnyTrainable, Backend, ConfigurationError, MetricMissing, Trial, is_number
+from mqtune.extend import (
+    ITERATION,
+    AnyTrainable,
+    Backend,
+    ConfigurationError,
+    MetricMissing,
+    Trial,
+    importing,
+    is_number,
+)
 from mqtune.integrations.ax_runner import MqtuneRunner, status_of, stop_trial, why
-from mqtune.integrations.libraries import importing
 
 with importing("Ax", "ax"):
     from ax.api.client import Client
@@ -66,7 +74,12 @@ def run_client(
             suggested with fewer results.
         early_stopping: whether trials may be stopped early.
         save_to: file for ``Client.load_from_json_file``, saved when a trial begins or ends.
-        backend, name, resources, failures, checkpoints, process: as for ``MqtuneRunner``.
+        backend: as for ``MqtuneRunner``, like all following ones.
+        name: likewise.
+        resources: likewise.
+        failures: likewise.
+        checkpoints: likewise.
+        process: likewise.
 
     Raises:
         ConfigurationError: the client has no experiment or objective, another call runs it, or an argument is invalid.

@@ -22,10 +22,10 @@ from mqtune.extend import (
     Trial,
     TrialId,
     checks,
+    importing,
     is_number,
 )
 from mqtune.integrations.ax import STATUSES, quiet
-from mqtune.integrations.libraries import importing
 from mqtune.schedulers import Action, Decision, Scheduler
 
 with importing("Ax", "ax"):

@@ -38,10 +38,10 @@ from mqtune.extend import (
     Report,
     TrainableSpec,
     Trial,
+    importing,
     is_number,
     redact,
 )
-from mqtune.integrations.libraries import importing
 
 with importing("Ax", "ax"):
     from ax.core.arm import Arm
@@ -110,7 +110,9 @@ class MqtuneRunner(Runner):
         name: the experiment's name. By default it is made of Ax's name and creation time, so it is the same after
             loading.
         resources: each trial's resources.
-        failures, checkpoints, process: as for ``mqtune.Tuner``.
+        failures: as for ``mqtune.Tuner``.
+        checkpoints: likewise.
+        process: likewise.
     """
 
     def __init__(
@@ -337,7 +339,9 @@ class MqtuneMetric(MapMetric):
         name: the metric's name in Ax.
         key: its key in the reports; by default the name.
         step: the key of the step; by default the report's number.
-        lower_is_better, properties, signature_override: as for any metric of Ax.
+        lower_is_better: as for any metric of Ax.
+        properties: likewise.
+        signature_override: likewise.
     """
 
     # Ax reads this from the class, although it annotates an instance variable.

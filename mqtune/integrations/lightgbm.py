@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from mqtune.extend import importing
 from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
-from mqtune.integrations.libraries import importing
 
 with importing("lightgbm", "lightgbm"):
     from lightgbm import Booster

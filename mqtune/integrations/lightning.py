@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from mqtune.extend import ConfigurationError
+from mqtune.extend import ConfigurationError, importing
 from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
-from mqtune.integrations.libraries import importing
 
 with importing("lightning", "lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from mqtune import TrialStatus
-from mqtune.extend import ConfigurationError, Experiment, Report, Trial, TrialId
-from mqtune.integrations.libraries import importing
+from mqtune.extend import ConfigurationError, Experiment, Report, Trial, TrialId, importing
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config, step_of
 
 with importing("MLflow", "mlflow"):

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mqtune import Callback, TrialStatus
-from mqtune.extend import Attempt, AttemptEnd, ConfigurationError, MqtuneError, Trial, install_command
-from mqtune.integrations.libraries import importing
+from mqtune.extend import Attempt, AttemptEnd, ConfigurationError, MqtuneError, Trial, importing, install_command
 from mqtune.integrations.logger import FLUSH_S, plain_config
 
 with importing("OpenTelemetry's SDK", "opentelemetry"):

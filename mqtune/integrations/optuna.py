@@ -28,10 +28,10 @@ from mqtune.extend import (
     Trial,
     TrialId,
     fingerprint,
+    importing,
     is_number,
     with_hints,
 )
-from mqtune.integrations.libraries import importing
 from mqtune.search import PastTrial
 
 with importing("Optuna", "optuna"):

@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from mqtune import Space, TrialStatus
-from mqtune.extend import ITERATION, Config, ConfigurationError, Foreign, ForeignTrial, Metrics, SpaceError, redact
-from mqtune.integrations.libraries import importing
+from mqtune.extend import (
+    ITERATION,
+    Config,
+    ConfigurationError,
+    Foreign,
+    ForeignTrial,
+    Metrics,
+    SpaceError,
+    importing,
+    redact,
+)
 from mqtune.search import PastTrial
 
 with importing("Optuna", "optuna"):

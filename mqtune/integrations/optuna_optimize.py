@@ -26,8 +26,8 @@ from mqtune.extend import (
     TrialFailed,
     TrialId,
     check_reusable,
+    importing,
 )
-from mqtune.integrations.libraries import importing
 from mqtune.integrations.optuna_errors import failure_of, name_of
 from mqtune.integrations.optuna_storage import DeferredStorage
 from mqtune.integrations.optuna_trial import ADAPTER, ASKED, CALL, STUDY, TOOK, distribution_of, mark_of

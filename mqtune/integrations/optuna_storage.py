@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from mqtune.integrations.libraries import importing
+from mqtune.extend import importing
 
 with importing("Optuna", "optuna"):
     import optuna

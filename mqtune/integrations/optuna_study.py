@@ -24,9 +24,9 @@ from mqtune.extend import (
     Trial,
     TrialId,
     has_nan,
+    importing,
     space_of,
 )
-from mqtune.integrations.libraries import importing
 
 with importing("Optuna", "optuna"):
     import optuna

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from mqtune.extend import PARAMETERS, Config, Metrics, adapter, decode_value, encode_value, reporting
-from mqtune.integrations.libraries import importing
+from mqtune.extend import PARAMETERS, Config, Metrics, adapter, decode_value, encode_value, importing, reporting
 from mqtune.integrations.optuna_errors import name_of
 
 with importing("Optuna", "optuna"):

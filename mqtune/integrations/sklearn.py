@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from mqtune.extend import ConfigurationError
+from mqtune.extend import ConfigurationError, importing
 from mqtune.integrations.in_trials import CallbackReports, fetched_checkpoint
-from mqtune.integrations.libraries import importing
 
 with importing("scikit-learn", "sklearn"):
     from sklearn.base import BaseEstimator

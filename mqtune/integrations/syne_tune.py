@@ -31,11 +31,11 @@ from mqtune.extend import (
     Trial,
     TrialId,
     fingerprint,
+    importing,
     interval,
     is_number,
     parameter,
 )
-from mqtune.integrations.libraries import importing
 from mqtune.integrations.syne_tune_backend import (
     TIME_NAMES,
     MqtuneBackend as MqtuneBackend,  # noqa: PLC0414 - this module's too

@@ -35,10 +35,10 @@ from mqtune.extend import (
     Trial,
     TrialId,
     encode_value,
+    importing,
     is_number,
     with_hints,
 )
-from mqtune.integrations.libraries import importing
 from mqtune.integrations.syne_tune_function import ADAPTER
 
 with importing("Syne Tune", "syne-tune"):
@@ -140,7 +140,8 @@ class MqtuneBackend(TrialBackend):
             machine with ``n_workers`` slots.
         checkpoints: where to store folders as checkpoints, and which to keep: a folder, a URL, or
             ``mqtune.Checkpoints``.
-        delete_checkpoints, pass_args_as_json: as for ``LocalBackend``.
+        delete_checkpoints: as for ``LocalBackend``.
+        pass_args_as_json: as for ``LocalBackend``.
         resources: each trial's resources.
         failures: the handling of failed trials; by default they fail in Syne Tune too.
         process: how a trial's process runs. With ``sync="lockstep"`` a trial waits for the decision on each report.

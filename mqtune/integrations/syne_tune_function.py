@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mqtune import report
-from mqtune.extend import Config, adapter
-from mqtune.integrations.libraries import importing
+from mqtune.extend import Config, adapter, importing
 
 with importing("Syne Tune", "syne-tune"):
     from syne_tune import Reporter

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from mqtune.extend import Report, Trial, TrialId, replace_file
-from mqtune.integrations.libraries import importing
+from mqtune.extend import Report, Trial, TrialId, importing, replace_file
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config, step_of
 
 with importing("tensorboardX", "tensorboard"):

@@ -6,9 +6,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqtune.extend import ConfigurationError
+from mqtune.extend import ConfigurationError, importing
 from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
-from mqtune.integrations.libraries import importing
 
 with importing("transformers", "transformers"):
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

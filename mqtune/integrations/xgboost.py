@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from mqtune.extend import importing
 from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
-from mqtune.integrations.libraries import importing
 
 with importing("xgboost", "xgboost"):
     from xgboost import Booster
