@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mqtune.backends.base import Backend as Backend
     from mqtune.core import checks as checks
     from mqtune.core.codec import Body as Body, decode_value as decode_value, encode_value as encode_value
+    from mqtune.core.entry_points import importing as importing
     from mqtune.core.errors import (
         BrokerUnavailable as BrokerUnavailable,
         ConfigurationError as ConfigurationError,
@@ -93,6 +94,7 @@ _NAMES: Final = {
     "backends.base": ("Backend",),
     "core.checks": ("checks",),
     "core.codec": ("Body", "decode_value", "encode_value"),
+    "core.entry_points": ("importing",),
     "core.errors": (
         "BrokerUnavailable",
         "ConfigurationError",

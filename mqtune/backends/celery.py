@@ -58,18 +58,17 @@ class Together:
             yield
         finally:
             self._gathered = None
-        # Types are ignored here and below, because kombu's class, the next one in the bases, is untyped.
-        with self.conn_or_acquire() as client:  # type: ignore[attr-defined]
+        with self.conn_or_acquire() as client:  # type: ignore[attr-defined] # a method of kombu's class
             for key, messages in gathered.items():
                 client.lpush(key, *messages)
 
     def _put(self, queue: str, message: dict[str, object], **options: object) -> None:
         if self._gathered is None:
-            super()._put(queue, message, **options)  # type: ignore[misc]
+            super()._put(queue, message, **options)  # type: ignore[misc] # kombu's class is the next one
             return
-        priority = self._get_message_priority(message, reverse=False)  # type: ignore[attr-defined]
-        key = self._q_for_pri(queue, priority)  # type: ignore[attr-defined]
-        self._gathered.setdefault(key, []).append(dumps(message))  # type: ignore[no-untyped-call]
+        priority = self._get_message_priority(message, reverse=False)  # type: ignore[attr-defined] # as above
+        key = self._q_for_pri(queue, priority)  # type: ignore[attr-defined] # as above
+        self._gathered.setdefault(key, []).append(dumps(message))  # type: ignore[no-untyped-call] # kombu has no types
 
 
 class _Channel(Together, OneClient, redis_transport.Channel):
@@ -85,7 +84,7 @@ class _Connection(Connection):
 
     def create_transport(self) -> redis_transport.Transport:
         # kombu has no types.
-        transport: redis_transport.Transport = super().create_transport()  # type: ignore[no-untyped-call]
+        transport: redis_transport.Transport = super().create_transport()  # type: ignore[no-untyped-call] # as above
         follows = isinstance(transport, redis_transport.SentinelTransport)
         transport.Channel = _FollowingChannel if follows else _Channel
         return transport
@@ -145,11 +144,7 @@ class CeleryBackend(QueueBackend):
 
         Errors are only logged.
         """
-        fields: dict[str, Any] = {
-            "name": self._title,
-            "args": "",
-            "kwargs": in_words(attempt.config),
-        }
+        fields: dict[str, Any] = {"name": self._title, "args": "", "kwargs": in_words(attempt.config)}
         if attempt.started_at is not None and attempt.ended_at is not None:
             fields["runtime"] = attempt.ended_at - attempt.started_at
         try:

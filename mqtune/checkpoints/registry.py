@@ -123,11 +123,7 @@ def _entry_points() -> list[EntryPoint]:
 
 
 def _installed(place: str) -> EntryPoint | None:
-    """Return the entry point for the scheme of a URL, or None.
-
-    Raises:
-        ConfigurationError: several packages have an entry point for it.
-    """
+    """Return the entry point for the scheme of a URL, or None."""
     scheme = _scheme_of(place)
     # The same package may be found twice on the path.
     by_value = {entry.value: entry for entry in _entry_points() if entry.name.lower() == scheme}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -16,40 +16,6 @@ from mqtune.core.text import printable, replace_unencodable
 from mqtune.core.timing import Timing
 from mqtune.core.version import __version__
 
-if TYPE_CHECKING:
-    from mqtune.cli.causes import CAUSES as CAUSES, Reason as Reason
-    from mqtune.cli.conditions import (
-        And as And,
-        Comparison as Comparison,
-        Condition as Condition,
-        Not as Not,
-        Or as Or,
-        condition_of as condition_of,
-        filter_of as filter_of,
-        selected as selected,
-    )
-    from mqtune.cli.drain import find_worker as find_worker, wait_until_gone as wait_until_gone
-    from mqtune.cli.fleet import (
-        described_worker as described_worker,
-        impairment_text as impairment_text,
-        queues_of as queues_of,
-        runs_of as runs_of,
-        unmet_versions as unmet_versions,
-    )
-    from mqtune.cli.place import Place as Place, chosen as chosen, find_trial as find_trial
-    from mqtune.cli.replay import SCHEDULERS as SCHEDULERS, scheduler_of as scheduler_of
-    from mqtune.cli.show import command as command
-    from mqtune.cli.steer import Outcome as Outcome
-    from mqtune.cli.terms import config_of as config_of, in_order as in_order
-    from mqtune.cli.ui.access import Access as Access
-    from mqtune.cli.ui.app import Page as Page
-    from mqtune.cli.ui.feed import Feed as Feed, Feeds as Feeds
-    from mqtune.cli.ui.paced import Paced as Paced
-    from mqtune.cli.ui.places import Places as Places
-    from mqtune.cli.ui.server import server_of as server_of
-    from mqtune.cli.why import Inquiry as Inquiry
-    from mqtune.cli.worker import settings_from_environment as settings_from_environment
-
 __all__ = ["main"]
 
 #: The names that unit tests may use, by the module that defines them.
@@ -57,13 +23,7 @@ _NAMES = {
     "causes": ("CAUSES", "Reason"),
     "conditions": ("And", "Comparison", "Condition", "Not", "Or", "condition_of", "filter_of", "selected"),
     "drain": ("find_worker", "wait_until_gone"),
-    "fleet": (
-        "described_worker",
-        "impairment_text",
-        "queues_of",
-        "runs_of",
-        "unmet_versions",
-    ),
+    "fleet": ("described_worker", "impairment_text", "queues_of", "runs_of", "unmet_versions"),
     "place": ("Place", "chosen", "find_trial"),
     "replay": ("SCHEDULERS", "scheduler_of"),
     "show": ("command",),

@@ -91,11 +91,7 @@ def _acl(
 
 
 def _hash_of(source: str | None) -> tuple[str, str]:
-    """Return the hash of the password, and the password itself if it is new, else an empty text.
-
-    Raises:
-        ConfigurationError: standard input has no password, or *source* is unknown.
-    """
+    """Return the hash of the password, and the password itself if it is new, else an empty text."""
     if source is not None and source.startswith(_HASH):
         return source.removeprefix(_HASH), ""
     if source not in (None, _STDIN):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mqtune.cli.output import broker_option, is_wanted, say
+from mqtune.cli.output import broker_option, is_wanted, say, writing
 from mqtune.cli.owners import check_owner, force_option, note
 from mqtune.cli.place import Place, complete_experiment, find_place, server_of
+from mqtune.cli.servers import client_of
 from mqtune.cli.terms import past_time
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
@@ -27,10 +28,7 @@ if TYPE_CHECKING:
 def ended_option(help: str) -> Callable[[Callable[..., object]], Callable[..., object]]:  # noqa: A002 - as in click
     """Return the option --ended, whose value is in seconds since the epoch, or None."""
     return click.option(
-        "--ended",
-        metavar="TIME",
-        callback=lambda _, __, given: None if given is None else past_time(given),
-        help=help,
+        "--ended", metavar="TIME", callback=lambda _, __, given: None if given is None else past_time(given), help=help
     )
 
 
@@ -98,10 +96,8 @@ def archive_experiment(place: Place, *, dry_run: bool = False, yes: bool, force:
         say(f"would archive  {place.name}: from its broker, into {folder}")
         return
     note(place.broker, "archive", place.name, f"into {folder}")
-    try:
+    with writing(folder, "; nothing was deleted"):
         results = archive(place.name, place.broker, folder)
-    except OSError as error:
-        raise MqtuneError(f"{folder} can't be written: {error}; nothing was deleted") from error
     say(f"{place.name} is archived: its {len(results)} trials are in {folder}, and no longer on its broker")
     say(f"to continue it: mqtune drive {place.name} --broker URL")
 
@@ -118,20 +114,16 @@ def copy_there(place: Place, folder: Path) -> None:
         raise ConfigurationError(f"experiment {place.name!r} is only in {place.folder}, on no server: copy that folder")
     from mqtune.services.upkeep.archiving import copy_out  # noqa: PLC0415 - as above
 
-    try:
+    with writing(folder):
         if folder.exists() and any(folder.iterdir()):
             raise ConfigurationError(f"{folder} is not empty; give a new folder, or an empty one")
         with server_of(place) as url:
             results = copy_out(place.name, url, folder)
-    except OSError as error:
-        raise MqtuneError(f"{folder} can't be written: {error}") from error
     say(f"{folder}: {len(results)} trials of {place.name}; to read them: mqtune show {folder}")
 
 
 def _check_may_end(place: Place, broker: str, *, yes: bool, force: bool) -> None:
-    from mqtune.client import Client  # noqa: PLC0415 - as above
-
-    with Client(broker) as client:
+    with client_of(broker) as client:
         state = client.experiment(place.name).state()
     if state is not None:
         check_owner(broker, f"experiment {place.name!r}", state.owner, doing="archive", force=force)
@@ -173,7 +165,6 @@ def find_ended(
     on standard error.
 
     Args:
-        broker: the server's URL.
         before: the time, in seconds since the epoch.
         only: the name of the only experiment to consider, or None for all.
         doing: the action, for messages.
@@ -184,11 +175,9 @@ def find_ended(
     """
     if not broker:
         raise click.UsageError("--ended needs the broker that has the experiments: --broker URL or $MQTUNE_BROKER")
-    from mqtune.client import Client  # noqa: PLC0415 - as above
-
     ages: dict[str, float] = {}
     is_complete = True
-    with Client(broker) as client:
+    with client_of(broker) as client:
         for experiment in client.experiments():
             name = experiment.name
             if only not in (None, name):
@@ -221,10 +210,8 @@ def is_removed(name: str, broker: str | None, before: float, remove: Callable[[P
 
     If it was not, the reason is printed to standard error.
     """
-    from mqtune.client import Client  # noqa: PLC0415 - as above
-
     try:
-        with Client(broker or "") as client:
+        with client_of(broker or "") as client:
             is_still_ended = client.has_begun(name) and _ended(client.experiment(name), before) is not None
         if is_still_ended:
             remove(Place(name, None, broker))

@@ -43,10 +43,7 @@ _OF_KERNEL: Final[Mapping[str, Cause]] = {
     "retry": Cause("The trial will run again, when a slot is free and its delay has passed."),
     "paused": Cause("The scheduler, a stop rule or the driver has paused the trial, and will resume it."),
     "paused by hand": Cause("A person has paused the trial.", "resume it: mqtune resume {NAME} {TRIAL}"),
-    "journal full": Cause(
-        "The journal has reached its limit, journal_mb.",
-        way_to_grow("{NAME}"),
-    ),
+    "journal full": Cause("The journal has reached its limit, journal_mb.", way_to_grow("{NAME}")),
     "redis full": Cause("Redis has no memory left.", MAKE_ROOM),
     "redis nearly full": Cause("Redis has less than a fifth of its memory left.", MAKE_ROOM),
     "redis takes no writes": Cause(
@@ -81,10 +78,6 @@ class Reason(NamedTuple):
         """Return a reason with its cause's way out, in which names are filled in.
 
         Args:
-            cause: a key of ``CAUSES``.
-            text: a sentence.
-            since: when it began, in seconds since the epoch.
-            name: the experiment.
             trial: the trial, if the way out names one.
             more: the command that gives the experiment more slots, if the way out names one.
         """

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, opened
+from mqtune.cli.servers import PATIENCE_S, redis_at
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.text import printable
-from mqtune.core.trial import Attempt
 from mqtune.results.results import Results
 from mqtune.trainable.bundle import Bundle, File, is_digest, unpack
 
@@ -44,14 +43,13 @@ def command(name: str, trial: str | None, folder: Path | None, broker: str | Non
 
 
 def _digest_of(results: Results, trial: str | None) -> str:
-    """Return the digest of the bundle that the last started attempt ran.
-
-    Raises:
-        ConfigurationError: the attempt ran code that its worker had.
-    """
+    """Return the digest of the bundle that the last started attempt ran."""
     trials = results.experiment.trials
     chosen = list(trials.values()) if trial is None else [trials[find_trial(results.experiment, trial)]]
-    ran = sorted((attempt for ran_trial in chosen for attempt in ran_trial.attempts), key=_started)
+    ran = sorted(
+        (attempt for ran_trial in chosen for attempt in ran_trial.attempts),
+        key=lambda attempt: attempt.started_at or 0.0,
+    )
     digest = ran[-1].environment.get("bundle") if ran else results.definition.get("bundle")
     if not is_digest(digest):
         subject = f"experiment {results.name!r}" if trial is None else f"trial {trial} of experiment {results.name!r}"
@@ -59,10 +57,6 @@ def _digest_of(results: Results, trial: str | None) -> str:
             f"{subject} ran code that was already on its workers; with Process(bundle='.') the driver sends it"
         )
     return str(digest)
-
-
-def _started(attempt: Attempt) -> float:
-    return attempt.started_at or 0.0
 
 
 def find_files(place: Place, digest: str) -> dict[str, File]:
@@ -85,14 +79,13 @@ def find_files(place: Place, digest: str) -> dict[str, File]:
 def _read_bundle(place: Place, digest: str) -> Bundle | None:
     from mqtune.driver.setup.bundling import BundleFolder  # noqa: PLC0415 - --help needs none of it
     from mqtune.journal.exchange.code import CodeExchange  # noqa: PLC0415
-    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
 
     if place.folder is not None and (bundle := BundleFolder(place.folder).find(digest)) is not None:
         return bundle
     if not place.broker:
         return None
-    with contextlib.closing(connect(place.broker, role="reader")) as client:
-        return CodeExchange(client, place.name, patience_s=CONNECT_TIMEOUT_S).bundle(digest)
+    with redis_at(place.broker) as client:
+        return CodeExchange(client, place.name, patience_s=PATIENCE_S).bundle(digest)
 
 
 def _write(files: dict[str, File], folder: Path) -> None:

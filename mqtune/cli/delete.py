@@ -51,7 +51,8 @@ def command(name: str, broker: str | None, *, here: bool, dry_run: bool, yes: bo
 
 
 def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool, force: bool) -> None:
-    _check_folder(place)
+    if place.folder is not None and place.folder.resolve().parent != mqtune_home().resolve():
+        raise ConfigurationError(f"{place.folder} is not in {mqtune_home()}: delete it by hand")
     if yes and not dry_run and place.name != name and place.folder != Path(name):
         # A script that runs twice could otherwise delete another experiment with this prefix.
         raise click.UsageError(f"{name!r} is short for {place.name!r}; with --yes, give the whole name")
@@ -68,12 +69,6 @@ def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool, fo
         click.echo(f"{place.name} is deleted")
 
 
-def _check_folder(place: Place) -> None:
-    """Refuse a folder outside mqtune's home."""
-    if place.folder is not None and place.folder.resolve().parent != mqtune_home().resolve():
-        raise ConfigurationError(f"{place.folder} is not in {mqtune_home()}: delete it by hand")
-
-
 def _has_no_server(place: Place) -> bool:
     """Return whether no broker is given and the experiment, imported or simulated, is on none."""
     folder = place.folder
@@ -88,7 +83,6 @@ def delete_on_server(place: Place, is_wanted: Callable[[list[str]], bool], *, fo
     """Delete an experiment from its server and store. Return whether the user agreed.
 
     Args:
-        place: the experiment's place.
         is_wanted: returns whether to delete the parts in its argument.
         force: whether to delete somebody else's experiment.
     """

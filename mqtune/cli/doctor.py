@@ -169,10 +169,7 @@ def _broker(url: str) -> Iterator[Finding]:
         client = connect(url, role="reader")
     except MqtuneError as error:
         yield Finding(
-            "broker",
-            "problem",
-            str(error),
-            "see docs/cli.md (MQTUNE_BROKER) and docs/security.md (accounts)",
+            "broker", "problem", str(error), "see docs/cli.md (MQTUNE_BROKER) and docs/security.md (accounts)"
         )
         return
     with contextlib.closing(client):
@@ -265,10 +262,7 @@ def check_memory(info: object, largest: Callable[[], str] = str) -> Iterator[Fin
             "redis-cli config set appendonly yes, or replicas of a managed Redis; a living driver restores lost data"
         )
         yield Finding(
-            "persistence",
-            "warning",
-            "no append-only file: a restart loses everything since the last snapshot",
-            way_out,
+            "persistence", "warning", "no append-only file: a restart loses everything since the last snapshot", way_out
         )
 
 

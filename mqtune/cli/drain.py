@@ -11,6 +11,7 @@ import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, say, timing_of_command
 from mqtune.cli.owners import force_option
+from mqtune.cli.servers import PATIENCE_S, redis_at
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.timing import Timing
 
@@ -54,7 +55,7 @@ def _drain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: bool)
         if not chosen and not devices:
             click.echo("no worker is connected", err=as_json)
         _disable(client, fleet, devices)
-        report = _ignore if as_json else say
+        report: Callable[[str], object] = (lambda _: None) if as_json else say
         for info in chosen:
             note(client, "drain", info.name)
             fleet.drain(info)
@@ -97,10 +98,9 @@ def _undrain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: boo
 def _connected(broker: str) -> Iterator[tuple[RedisClient, Fleet, list[WorkerInfo]]]:
     """Yield an operator's connection, the register of workers, and the connected workers."""
     from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
-    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
-    with contextlib.closing(connect(broker, timing=timing_of_command(), role="operator")) as client:
-        fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
+    with redis_at(broker, timing=timing_of_command(), role="operator") as client:
+        fleet = Fleet(client, patience_s=PATIENCE_S)
         yield client, fleet, fleet.workers()
 
 
@@ -115,11 +115,7 @@ def _workers_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[Wor
 
 
 def _devices_in(targets: Sequence[str], connected: list[WorkerInfo]) -> list[tuple[WorkerInfo, str]]:
-    """Return the devices among the targets, with their workers.
-
-    Raises:
-        ConfigurationError: a worker is not connected, its name is not unique, or it lacks the device.
-    """
+    """Return the devices among the targets, with their workers."""
     devices = []
     for worker, _, device in (target.rpartition(":") for target in targets if ":" in target):
         info = find_worker(worker, connected)
@@ -172,18 +168,12 @@ def find_worker(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
     )
 
 
-def _ignore(_: str) -> None:
-    pass
-
-
 def wait_until_gone(
     fleet: Fleet, drained: list[WorkerInfo], report: Callable[[str], object] = say, timing: Timing = Timing()
 ) -> dict[str, float]:
     """Wait until workers have shut down. Return the seconds that each took, by name.
 
     Args:
-        fleet: the register of workers.
-        drained: the workers that were told to shut down.
         report: called with a sentence for each worker that has shut down.
         timing: the polling interval, and the time that a worker may take beyond its own limit.
 

@@ -12,6 +12,7 @@ import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.cli.place import complete_experiment, find_place, opened
+from mqtune.cli.servers import redis_at
 from mqtune.core.entries import readable_events
 from mqtune.core.events import DriverStarted, Event, ExperimentCreated, ExperimentEnded, RequestAnswered, Requested
 from mqtune.core.text import printable
@@ -73,10 +74,9 @@ def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) 
         return
     if not broker:
         raise click.UsageError("give the NAME of an experiment, or --broker URL or $MQTUNE_BROKER for its audit stream")
-    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - only this needs redis
     from mqtune.services.ownership.audit import newest_entries  # noqa: PLC0415
 
-    with contextlib.closing(connect(broker, role="reader")) as client:
+    with redis_at(broker) as client:
         entries = newest_entries(client, limit)
     if as_json:
         print_json([entry._asdict() for entry in entries])

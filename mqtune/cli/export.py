@@ -9,7 +9,7 @@ from typing import Final, Protocol, cast
 import click
 
 from mqtune.cli.archive import copy_there
-from mqtune.cli.output import broker_option, one_of, say
+from mqtune.cli.output import broker_option, one_of, say, writing
 from mqtune.cli.place import find_place, name_argument, opened
 from mqtune.core.entry_points import EXPORTERS, LOGGERS, load_point, names_in
 from mqtune.core.errors import MqtuneError
@@ -84,11 +84,7 @@ def command(
 
 
 def _format_of(path: Path | None) -> str:
-    """Return the format for a file's ending. It is CSV without a file or an ending.
-
-    Raises:
-        click.UsageError: the ending is unknown.
-    """
+    """Return the format for a file's ending. It is CSV without a file or an ending."""
     ending = "" if path is None else path.suffix.removeprefix(".").lower()
     format_ = _ENDINGS.get(ending, ending or "csv")
     if format_ not in _FORMATS and format_ not in _formats():
@@ -129,7 +125,7 @@ def _rows(results: Results, rows: Rows) -> Iterable[Row]:
 
 
 def _write(results: Results, path: Path, format_: str, rows: Rows) -> None:
-    try:
+    with writing(path):
         if format_ == "parquet":
             _write_parquet(results, path, rows)
         elif format_ not in _TEXTS:
@@ -137,8 +133,6 @@ def _write(results: Results, path: Path, format_: str, rows: Rows) -> None:
         else:
             with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
                 file.writelines(_text(results, format_, rows))
-    except OSError as error:
-        raise MqtuneError(f"{path} can't be written: {error}") from None
 
 
 def _write_parquet(results: Results, path: Path, rows: Rows) -> None:

@@ -17,6 +17,7 @@ from mqtune.cli.machine_use import described_use, is_running, short_use_text, us
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.owners import has_others, is_of, owner_option
 from mqtune.cli.place import Place, opened
+from mqtune.cli.servers import PATIENCE_S, client_of, redis_at
 from mqtune.cli.verbs import SECTIONS, Verbs
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.experiment import Experiment
@@ -46,10 +47,9 @@ _SHOWN: Final = 4
 def open_fleet(broker: str) -> Iterator[Fleet]:
     """Connect to a broker, and yield the register of its workers."""
     from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
-    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
 
-    with contextlib.closing(connect(broker, role="reader")) as client:
-        yield Fleet(client, patience_s=CONNECT_TIMEOUT_S)
+    with redis_at(broker) as client:
+        yield Fleet(client, patience_s=PATIENCE_S)
 
 
 def described_worker(info: WorkerInfo) -> dict[str, object]:
@@ -273,10 +273,9 @@ def _waiting(fleet: Fleet, queue: str) -> int | None:
 def experiments_of(broker: str) -> list[str]:
     """Return the names of a broker's experiments, or [] if the account may not read them."""
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415
-    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
-    with contextlib.suppress(AccessDenied), contextlib.closing(connect(broker, role="reader")) as client:
-        return experiments_on(client, patience_s=CONNECT_TIMEOUT_S)
+    with contextlib.suppress(AccessDenied), redis_at(broker) as client:
+        return experiments_on(client, patience_s=PATIENCE_S)
     return []
 
 
@@ -316,9 +315,7 @@ def _waiting_row(share: ShareSummary, names: Mapping[str, str]) -> list[str]:
 
 def runs_on(broker: str) -> Iterator[Run]:
     """Yield the running attempts on a broker. Report unreadable experiments on standard error."""
-    from mqtune.client import Client  # noqa: PLC0415 - as cap_hint
-
-    with Client(broker) as client:
+    with client_of(broker) as client:
         for handle in client.experiments():
             try:
                 runs = _runs_in(handle, broker)

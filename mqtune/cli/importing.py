@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mqtune.cli.output import one_of
+from mqtune.cli.output import one_of, writing
 from mqtune.core.entry_points import IMPORTERS, load_point, names_in
-from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import is_name
 from mqtune.core.machine import mqtune_home
 from mqtune.core.text import counted, printable
@@ -51,10 +51,8 @@ def command(source: str, name: str | None, tool: str | None, metric: str, mode: 
         raise ConfigurationError(
             f"{wanted!r} can't be an experiment's name: give --name NAME, of letters, digits, dots and dashes"
         )
-    try:
+    with writing(mqtune_home() / wanted):
         results = write_foreign(foreign, mqtune_home() / wanted)
-    except OSError as error:
-        raise MqtuneError(f"{mqtune_home() / wanted} can't be written: {error}") from None
     click.echo(
         f"{wanted}: {counts_text(results.experiment)} · {counted(results.experiment.reports, 'report')} · "
         f"{printable(str(results.folder))}"

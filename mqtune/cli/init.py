@@ -15,7 +15,8 @@ from typing import Final
 
 import click
 
-from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.cli.output import writing
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.version import requirement, source
 
 #: The files that are made from templates, and the templates' names.
@@ -45,15 +46,13 @@ def command(folder: Path) -> None:
         click.echo(f"not changed: {folder / name}; add to it: {' '.join(contents.pop(name).split())}")
     if existing:
         raise ConfigurationError(f"{folder} has {', '.join(existing)} already; give another folder: mqtune init FOLDER")
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
             # Nobody else may read the file with the password, not even before it is written.
             (folder / name).touch(mode=0o600 if name == ".env" else 0o666)
             (folder / name).write_text(text, encoding="utf-8")
             click.echo(f"wrote {folder / name}")
-    except OSError as error:
-        raise MqtuneError(f"{folder} can't be written: {error}") from None
     click.echo(f"try it: cd {shlex.quote(str(folder))} && python tune.py")
 
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mqtune.cli.output import broker_option, json_option
-from mqtune.cli.owners import force_option
 from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, server_of, steered
-from mqtune.cli.steer import Outcome, ask, experiment_of, tell, wait_option
+from mqtune.cli.steer import Outcome, RequestOptions, ask, experiment_of, request_options, tell
 from mqtune.core.errors import AccessDenied, NameTaken
 from mqtune.core.labels import NO_LABELS
 from mqtune.core.trial import TrialId
@@ -33,10 +31,7 @@ if TYPE_CHECKING:
 @click.option("--untag", "untags", multiple=True, metavar="TAG", help="Remove this tag; may be repeated.")
 @click.option("--note", default="", metavar="TEXT", help="Add a line to the notes.")
 @click.option("--notes", metavar="TEXT", help="Replace the notes. An empty text removes them.")
-@wait_option
-@force_option
-@broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
-@json_option
+@request_options
 def command(
     name: str,
     trials: tuple[str, ...],
@@ -44,19 +39,16 @@ def command(
     untags: tuple[str, ...],
     note: str,
     notes: str | None,
-    wait_s: float,
-    broker: str | None,
-    *,
-    force: bool,
-    as_json: bool,
+    options: RequestOptions,
 ) -> None:
     """Add or remove tags and notes of an experiment, or of some of its trials.
 
     They apply immediately, even without a driver. Find experiments by `mqtune list --tag TAG`, and trials by
     `mqtune show NAME --tag TAG`.
     """
-    given, place = _labels(tags, untags, note, notes), find_place(name, broker)
-    tell(place.name, label_chosen(place, trials, given, wait_s, force=force), as_json=as_json)
+    given, place = _labels(tags, untags, note, notes), find_place(name, options.broker)
+    outcomes = label_chosen(place, trials, given, options.wait_s, force=options.force)
+    tell(place.name, outcomes, as_json=options.as_json)
 
 
 def label_chosen(
@@ -65,10 +57,8 @@ def label_chosen(
     """Label trials, or the experiment itself, and yield each request's outcome.
 
     Args:
-        place: the experiment's place.
         trials: ids, whole or shortened. If empty, the experiment is labelled.
         given: the arguments of the request ``label``.
-        wait_s: seconds to wait for the driver's answer.
         force: whether to label somebody else's experiment.
 
     Raises:
@@ -87,11 +77,7 @@ def label_chosen(
 
 
 def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str, notes: str | None) -> Body:
-    """Return the options as arguments of the request ``label``.
-
-    Raises:
-        click.UsageError: no label is given.
-    """
+    """Return the options as arguments of the request ``label``."""
     lists: Body = {"tags": list(tags), "untag": list(untags), "note": note}
     given = {key: value for key, value in lists.items() if value}
     if notes is not None:

@@ -17,6 +17,7 @@ from mqtune.cli.describe import described_experiment
 from mqtune.cli.output import broker_option, json_option, print_json, print_table
 from mqtune.cli.owners import has_others, is_of, owner_of, owner_option
 from mqtune.cli.place import Place, View, complete_experiment, find_place, is_asked_for, names_on, opened, state_text
+from mqtune.cli.servers import client_of
 from mqtune.cli.submit import state_on
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.labels import Labels
@@ -26,13 +27,7 @@ from mqtune.core.text import printable
 from mqtune.core.trial import TrialStatus
 from mqtune.journal.files.copy import JOURNAL_FILE
 from mqtune.results.display import short_config, short_value
-from mqtune.results.experiments import (
-    duration,
-    saved_experiments,
-    script_in_words,
-    state_of_folder,
-    with_failures,
-)
+from mqtune.results.experiments import duration, saved_experiments, script_in_words, state_of_folder, with_failures
 from mqtune.results.results import SUMMARY_FILE, Results
 
 if TYPE_CHECKING:
@@ -54,13 +49,7 @@ _NEEDED: Final = {"created_at", "owner", "outcome", "metric", "trials", "best", 
 @click.argument("names", nargs=-1, metavar="[NAME]…", shell_complete=complete_experiment)
 @click.option("--compare", is_flag=True, help="Compare results and run times of each NAME, or of all experiments.")
 @broker_option("A Redis server; its experiments are listed, too.")
-@click.option(
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="TAG",
-    help="Only experiments with this tag; may be repeated.",
-)
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only experiments with this tag; may be repeated.")
 @click.option("--notes", default="", metavar="TEXT", help="Only experiments with this text in their notes.")
 @owner_option
 @json_option
@@ -229,10 +218,8 @@ def _described_on(url: str, most: float) -> list[_Summary]:
 
     They are brief for journals with more than *most* entries. If an experiment can't be read, ``error`` says why.
     """
-    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-
     summaries: list[_Summary] = []
-    with Client(url) as client:
+    with client_of(url) as client:
         for experiment in client.experiments():
             try:
                 if (state := experiment.state()) is not None:

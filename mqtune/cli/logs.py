@@ -24,11 +24,7 @@ from mqtune.results.results import json_text
 @click.option("--attempt", type=click.IntRange(min=1), help="Number of the attempt; by default the last.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the attempt has ended.")
 @click.option(
-    "--offset",
-    type=int,
-    default=0,
-    metavar="BYTES",
-    help="Bytes to skip; if negative, bytes to print from the end.",
+    "--offset", type=int, default=0, metavar="BYTES", help="Bytes to skip; if negative, bytes to print from the end."
 )
 @broker_option("The Redis server that the workers use, for a trial that ran on another machine.")
 @json_option
@@ -45,10 +41,10 @@ def command(
 ) -> None:
     """Print the output of TRIAL of experiment NAME. driver as TRIAL means its submitted script.
 
-    Each seat of a trial over several machines has its own output: 7 is that of seat 0, and 7~1 that of seat 1. The
-    output is read from a file on this machine or in a folder shared with the worker. Otherwise the worker sends it
-    through the broker. In a terminal, control characters are escaped; elsewhere bytes are unchanged. --json prints an
-    object, and with --follow one object per line.
+    A trial over several machines has an output for each seat: 7 means seat 0, and 7~1 means seat 1. The output is read
+    from a file on this machine or in a folder shared with the worker. Otherwise the worker sends it through the broker.
+    In a terminal, control characters are escaped; elsewhere bytes are unchanged. --json prints an object, and with
+    --follow one object per line.
     """
     from mqtune.results.logs import follow_driver, follow_log  # noqa: PLC0415 - --help needs none of it
 

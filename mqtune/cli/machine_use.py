@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from mqtune.cli.place import Place, live_broker
+from mqtune.cli.servers import redis_at
 from mqtune.core.errors import MqtuneError
 from mqtune.core.text import printable
 from mqtune.core.timing import Timing
@@ -32,13 +33,9 @@ def uses_on(url: str | None, workers: Collection[tuple[str, str]]) -> Uses:
     """
     if url is None or not workers:
         return {}
-    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - only this needs redis
     from mqtune.services.usage.board import UsageBoard  # noqa: PLC0415
 
-    with (
-        contextlib.suppress(MqtuneError),
-        contextlib.closing(connect(url, timing=Timing(connect_timeout_s=_CONNECT_S), role="reader")) as client,
-    ):
+    with contextlib.suppress(MqtuneError), redis_at(url, timing=Timing(connect_timeout_s=_CONNECT_S)) as client:
         return UsageBoard(client).read(sorted(set(workers)))
     return {}
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import click
@@ -12,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mqtune.core.errors import MqtuneError
 from mqtune.core.text import printable
 from mqtune.core.timing import Timing
 from mqtune.results.results import json_text
@@ -72,6 +75,19 @@ def say(text: str, *, nl: bool = True) -> None:
     """Print a text of a user's or a trial's. On a terminal, control characters are made visible."""
     # Without color=True, click would strip escape sequences from a text that goes to a file.
     click.echo(printable(text) if sys.stdout.isatty() else text, nl=nl, color=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path, more: str = "") -> Iterator[None]:
+    """Turn an OSError in the block into an error that names the written path, with *more* at the end.
+
+    Raises:
+        MqtuneError: the path can't be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise MqtuneError(f"{path} can't be written: {error}{more}") from error
 
 
 #: Columns of numbers, columns that are cut, and columns omitted on narrow terminals.

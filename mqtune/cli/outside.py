@@ -7,15 +7,12 @@ from typing import Final
 
 import click
 
-from mqtune.cli.output import broker_option, json_option
-from mqtune.cli.owners import force_option
-from mqtune.cli.place import find_place, find_trial, name_argument, steered
-from mqtune.cli.steer import ask, config_option, experiment_of, tell, wait_option
+from mqtune.cli.place import find_trial, name_argument
+from mqtune.cli.steer import RequestOptions, ask, config_option, experiment_of, request_options, tell
 from mqtune.cli.terms import config_of
 from mqtune.core.trial import Config
 from mqtune.results.results import json_text
 
-_broker = broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
 _tags = click.option("--tag", "tags", multiple=True, metavar="TAG", help="Tag a new trial; may be repeated.")
 _notes = click.option("--notes", default="", metavar="TEXT", help="Notes of a new trial.")
 
@@ -33,42 +30,28 @@ _notes = click.option("--notes", default="", metavar="TEXT", help="Notes of a ne
 @_tags
 @_notes
 @click.option("--key", default="", help="Your own name for the trial. The same key again returns the same trial.")
-@wait_option
-@force_option
-@_broker
-@json_option
+@request_options
 def _ask(
     name: str,
-    broker: str | None,
     configs: tuple[str, ...],
     timeout_s: float | None,
-    wait_s: float,
-    *,
-    force: bool,
-    as_json: bool,
     tags: tuple[str, ...],
     notes: str,
     key: str,
+    options: RequestOptions,
 ) -> None:
     """Get a config to evaluate yourself: the searcher's next one, or your own.
 
     The new trial's id and config are printed. Report its result by `mqtune tell`, or give it up by `mqtune stop`. Until
     then the experiment does not finish.
     """
-    with steered(find_place(name, broker), force=force) as handle:
-        request = partial(
-            handle.ask,
-            config_of(configs) or None,
-            timeout_s=timeout_s,
-            tags=tags,
-            notes=notes,
-            key=key,
-            wait_s=wait_s,
-        )
+    config, wait_s = config_of(configs) or None, options.wait_s
+    with options.handle_of(name) as handle:
+        request = partial(handle.ask, config, timeout_s=timeout_s, tags=tags, notes=notes, key=key, wait_s=wait_s)
         outcome = ask("ask", "", request)
         if outcome.done:
             outcome = outcome._replace(reason=json_text(outcome.config))
-        tell(handle.name, [outcome], as_json=as_json)
+        tell(handle.name, [outcome], as_json=options.as_json)
 
 
 @click.command("tell")
@@ -79,23 +62,17 @@ def _ask(
 @_tags
 @_notes
 @click.option("--key", default="", help="Your own name for a new trial. Reporting the same key again has no effect.")
-@wait_option
-@force_option
-@_broker
-@json_option
+@request_options
 def _tell(
     name: str,
-    broker: str | None,
     told: tuple[str, ...],
     configs: tuple[str, ...],
-    wait_s: float,
-    *,
-    intermediate: bool,
-    force: bool,
-    as_json: bool,
     tags: tuple[str, ...],
     notes: str,
     key: str,
+    options: RequestOptions,
+    *,
+    intermediate: bool,
 ) -> None:
     """Report the result of a trial that you evaluated yourself, or of any --config.
 
@@ -107,12 +84,11 @@ def _tell(
     if is_trial == bool(configs) and not (key and not is_trial):
         raise click.UsageError("give either TRIAL or the --config of a new trial")
     metrics = config_of(rest if is_trial else told)
-    with steered(find_place(name, broker), force=force) as handle:
+    ends, wait_s = not intermediate, options.wait_s
+    with options.handle_of(name) as handle:
         target: str | Config = find_trial(experiment_of(handle), first) if is_trial else config_of(configs)
-        request = partial(
-            handle.tell, target, metrics, ends=not intermediate, tags=tags, notes=notes, key=key, wait_s=wait_s
-        )
-        tell(handle.name, [ask("tell", "", request)], as_json=as_json)
+        request = partial(handle.tell, target, metrics, ends=ends, tags=tags, notes=notes, key=key, wait_s=wait_s)
+        tell(handle.name, [ask("tell", "", request)], as_json=options.as_json)
 
 
 COMMANDS: Final = {"ask": _ask, "tell": _tell}

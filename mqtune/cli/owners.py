@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtune.cli.servers import redis_at
 from mqtune.core.owner import ME, NOBODY, Owner, this_owner
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def note(url: str, action: AuditAction, target: str, detail: str = "") -> None:
 
 @contextlib.contextmanager
 def _client_of(url: str) -> Iterator[RedisClient]:
-    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - as above
 
-    with contextlib.closing(connect(url, role="operator")) as client:
+    with redis_at(url, role="operator") as client:
         yield client

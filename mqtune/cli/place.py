@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from mqtune.cli.servers import client_of, redis_at
 from mqtune.cli.terms import BEST
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, MqtuneError
 from mqtune.core.experiment import Experiment
@@ -120,8 +121,9 @@ def find_place(name: str, broker: str | None) -> Place:
     full_name = chosen("experiment", name, [*here, *remote])
     if full_name is None:
         if broker:
-            # Raises an error that lists the broker's experiments.
-            _raise_unknown(name, broker)
+            with client_of(broker) as client:
+                # Raises an error that lists the broker's experiments.
+                client.experiment(name)
         find_experiment(name)
         raise ConfigurationError(f"there is no experiment {name!r}; mqtune list shows all experiments")
     return Place(full_name, mqtune_home() / full_name if full_name in here else None, broker)
@@ -145,17 +147,8 @@ def newest_place(broker: str | None) -> Place:
 
 def names_on(broker: str) -> list[str]:
     """Return the names of a broker's experiments, newest first."""
-    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-
-    with Client(broker) as client:
+    with client_of(broker) as client:
         return [experiment.name for experiment in client.experiments()]
-
-
-def _raise_unknown(name: str, broker: str) -> None:
-    from mqtune.client import Client  # noqa: PLC0415 - as above
-
-    with Client(broker) as client:
-        client.experiment(name)
 
 
 @contextlib.contextmanager
@@ -184,9 +177,7 @@ def opened(place: Place) -> Iterator[View]:
 
 @contextlib.contextmanager
 def _read_on_broker(name: str, url: str) -> Iterator[View]:
-    from mqtune.client import Client  # noqa: PLC0415 - as above
-
-    with Client(url) as client, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
+    with client_of(url) as client, tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
         experiment = client.experiment(name)
         results, state = experiment.results(Path(folder)), experiment.state()
         text = "" if state is None else state_text(state)
@@ -206,10 +197,8 @@ def _server_view(place: Place, stack: contextlib.ExitStack) -> View | None:
 def _state(place: Place, folder: Path, results: Results) -> str:
     """Return the state of an experiment in a folder. Ask the broker for drivers elsewhere."""
     if place.broker and not (results.outcome or place.own_folder or is_written(folder / JOURNAL_FILE)):
-        from mqtune.client import Client  # noqa: PLC0415 - as above
-
         # If the broker does not answer, the copy's state is returned.
-        with contextlib.suppress(MqtuneError), Client(place.broker) as client:
+        with contextlib.suppress(MqtuneError), client_of(place.broker) as client:
             state = client.experiment(place.name).state()
             # Another experiment on the broker may have this name.
             if state is not None and state.created_at == results.experiment.created_at:
@@ -241,9 +230,7 @@ def steered(place: Place, *, force: bool = False) -> Iterator[ExperimentHandle]:
     Raises:
         ConfigurationError: the experiment's broker is not known.
     """
-    from mqtune.client import Client  # noqa: PLC0415 - as above
-
-    with server_of(place) as url, Client(url) as client:
+    with server_of(place) as url, client_of(url) as client:
         yield client.experiment(place.name, force=force or place.own_folder is not None)
 
 
@@ -330,11 +317,10 @@ def complete_trial(context: click.Context, _: click.Parameter, incomplete: str) 
 
 def _quick_names(broker: str | None) -> list[str]:
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415
-    from mqtune.journal.server.connection import connect  # noqa: PLC0415 - as above
 
     if not broker:
         return []
-    with contextlib.closing(connect(broker, timing=Timing(connect_timeout_s=_COMPLETION_S), role="reader")) as client:
+    with redis_at(broker, timing=Timing(connect_timeout_s=_COMPLETION_S)) as client:
         return experiments_on(client, patience_s=0)
 
 

@@ -7,9 +7,8 @@ from typing import Final
 
 import click
 
-from mqtune.cli.output import broker_option, say
+from mqtune.cli.output import broker_option, say, writing
 from mqtune.cli.place import complete_experiment, find_place, newest_place, opened
-from mqtune.core.errors import MqtuneError
 from mqtune.core.text import printable
 from mqtune.results.results import json_text
 
@@ -51,14 +50,8 @@ def command(name: str | None, kind: str | None, path: Path | None, broker: str |
             if path is None:
                 say(text)
                 return
-            _write(path, text)
+            with writing(path):
+                path.write_text(f"{text}\n", encoding="utf-8")
         else:
             picture.save(file)
     click.echo(f"{file}: {printable(picture.title)} · {picture.note}")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise MqtuneError(f"{path} can't be written: {error}") from None

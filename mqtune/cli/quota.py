@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
+from mqtune.cli.servers import PATIENCE_S, redis_at
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.priorities import PRIORITIES
 from mqtune.results.experiments import duration
@@ -67,7 +67,6 @@ def _quota(
     caps of PATTERN. --priority, --share and --journal-mb cap these settings of each experiment: 'team-a-*' --priority
     normal. Changes need an operator's account for all experiments.
     """
-    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.server.owner import person  # noqa: PLC0415
     from mqtune.services.ownership.audit import note  # noqa: PLC0415
     from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
@@ -75,8 +74,8 @@ def _quota(
     given = {part: value for part, value in parts.items() if value is not None}
     if given and pattern is None:
         raise click.UsageError("a cap needs a PATTERN of experiments: mqtune fleet quota 'team-a-*' --priority normal")
-    with contextlib.closing(connect(broker, role="operator")) as client:
-        quotas = Quotas(client, patience_s=CONNECT_TIMEOUT_S)
+    with redis_at(broker, role="operator") as client:
+        quotas = Quotas(client, patience_s=PATIENCE_S)
         if pattern is not None and slots == _NO_QUOTA:
             note(client, "drop-quota", pattern)
             if not quotas.drop(pattern):

@@ -121,7 +121,7 @@ def command(
         results = view.results
         if trial is not None:
             result = results[find_trial(results.experiment, trial)]
-            use = _use(place, result)
+            use = uses_of(place, [result.trial]).get(result.id)
             if as_json:
                 print_json({**described_trial(result.trial, use), "best_checkpoint": _best_checkpoint(results, result)})
             else:
@@ -188,10 +188,6 @@ class Selection(NamedTuple):
 
 
 BEST_TRIALS: Final = Selection()
-
-
-def _use(place: Place, result: TrialResult) -> LiveUse | None:
-    return uses_of(place, [result.trial]).get(result.id)
 
 
 def show_experiment(

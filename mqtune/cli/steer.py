@@ -8,7 +8,7 @@ import math
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,6 +19,7 @@ from mqtune.cli.conditions import Condition, condition_of, selected
 from mqtune.cli.output import broker_option, is_confirmed, json_option, print_json, say
 from mqtune.cli.owners import check_owner, force_option, note
 from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, steered
+from mqtune.cli.servers import PATIENCE_S, client_of, redis_at
 from mqtune.cli.submit import submission_of
 from mqtune.cli.terms import STATUSES, config_of
 from mqtune.core.errors import ConfigurationError, RequestRefused
@@ -111,15 +112,47 @@ class Outcome(NamedTuple):
     config: Config | None = None
 
 
-_broker = broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
-wait_option = click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(min=0),
-    default=_ANSWER_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the driver's answer. Without an answer, the request remains valid.",
+class RequestOptions(NamedTuple):
+    """How to send requests to an experiment's driver, and how to print the outcomes.
+
+    Attributes:
+        wait_s: seconds to wait for the driver's answer.
+        force: whether to act on somebody else's experiment.
+    """
+
+    broker: str | None
+    wait_s: float
+    force: bool
+    as_json: bool
+
+    @contextlib.contextmanager
+    def handle_of(self, name: str) -> Iterator[ExperimentHandle]:
+        """Yield a handle for requests to the driver of the experiment with this name."""
+        with steered(find_place(name, self.broker), force=self.force) as handle:
+            yield handle
+
+
+def request_options(command: Callable[..., object]) -> Callable[..., object]:
+    """Add the options of requests. They are passed as *options*."""
+
+    @functools.wraps(command)
+    def call(*, broker: str | None, wait_s: float, force: bool, as_json: bool, **others: object) -> object:
+        return command(options=RequestOptions(broker, wait_s, force, as_json), **others)
+
+    wait_option = click.option(
+        "--wait",
+        "wait_s",
+        type=click.FloatRange(min=0),
+        default=_ANSWER_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for the driver's answer. Without an answer, the request remains valid.",
+    )
+    return wait_option(force_option(_broker_option(json_option(call))))
+
+
+_broker_option = broker_option(
+    "The Redis server that has the experiment. Not needed for one that runs on this machine alone."
 )
 _yes = click.option("--yes", is_flag=True, help="Don't ask for confirmation, even for several trials.")
 _reason = click.option("--reason", default="", metavar="TEXT", help="The reason in a few words, stored with the trial.")
@@ -191,12 +224,10 @@ def trial_options(command: Callable[..., object]) -> Callable[..., object]:
 def steer_trials(
     action: str,
     name: str,
-    broker: str | None,
     choice: ChosenTrials,
     how: dict[str, object],
+    options: RequestOptions,
     *,
-    force: bool,
-    as_json: bool,
     yes: bool = False,
     origin: str | None = None,
 ) -> None:
@@ -204,14 +235,14 @@ def steer_trials(
 
     Args:
         how: further arguments for the method of ``TrialHandle`` with the action's name.
-        force: whether to act on somebody else's experiment.
         yes: whether to skip the confirmation.
         origin: the trial and checkpoint to start from, as in --from.
     """
     if choice.is_empty:
         raise click.UsageError(f"name trials, or {_ALL}, or give --where or --status")
-    with steered(find_place(name, broker), force=force) as handle:
+    with options.handle_of(name) as handle:
         experiment = experiment_of(handle)
+        how["wait_s"] = options.wait_s
         if origin is not None:
             how["source"], how["checkpoint"] = _origin(experiment, origin)
         trials = choice.of(experiment, ACTIONS[action].statuses)
@@ -220,7 +251,7 @@ def steer_trials(
         if action in _DESTRUCTIVE and not _is_agreed(action, trials, experiment, yes=yes):
             return
         outcomes = (steer_trial(handle, action, trial, how) for trial in trials)
-        tell(handle.name, outcomes, as_json=as_json)
+        tell(handle.name, outcomes, as_json=options.as_json)
 
 
 def _is_agreed(action: str, trials: list[Trial], experiment: Experiment, *, yes: bool) -> bool:
@@ -256,12 +287,7 @@ def ask(action: str, trial: str, request: Callable[[], Answer]) -> Outcome:
     except RequestRefused as error:
         return Outcome(action, trial, done=False, reason=str(error), refused=True)
     return Outcome(
-        action,
-        answer.trial or trial,
-        answer.is_done,
-        answer.reason,
-        request=answer.request_id,
-        config=answer.config,
+        action, answer.trial or trial, answer.is_done, answer.reason, request=answer.request_id, config=answer.config
     )
 
 
@@ -325,25 +351,16 @@ _HOW: Final = (
 @click.command("pause", help=f"Pause trials. They save a checkpoint and free their slots.\n\n{_HOW}")
 @trial_options
 @_reason
-@wait_option
-@force_option
-@_broker
-@json_option
-def _pause(
-    name: str, broker: str | None, choice: ChosenTrials, reason: str, wait_s: float, *, force: bool, as_json: bool
-) -> None:
-    how: dict[str, object] = {"reason": reason, "wait_s": wait_s}
-    steer_trials("pause", name, broker, choice, how, force=force, as_json=as_json)
+@request_options
+def _pause(name: str, choice: ChosenTrials, reason: str, options: RequestOptions) -> None:
+    steer_trials("pause", name, choice, {"reason": reason}, options)
 
 
 @click.command("save", help=f"Save checkpoints of running trials, as soon as they can.\n\n{_HOW}")
 @trial_options
-@wait_option
-@force_option
-@_broker
-@json_option
-def _save(name: str, broker: str | None, choice: ChosenTrials, wait_s: float, *, force: bool, as_json: bool) -> None:
-    steer_trials("save", name, broker, choice, {"wait_s": wait_s}, force=force, as_json=as_json)
+@request_options
+def _save(name: str, choice: ChosenTrials, options: RequestOptions) -> None:
+    steer_trials("save", name, choice, {}, options)
 
 
 @click.command("stop", help=f"Stop trials, or end them as completed, failed or abandoned.\n\n{_HOW}")
@@ -357,53 +374,36 @@ def _save(name: str, broker: str | None, choice: ChosenTrials, wait_s: float, *,
     help="How the trials end. Failed trials are not retried, and the configs of abandoned trials are never proposed "
     "again.",
 )
-@force_option
 @_yes
 @_reason
-@wait_option
-@_broker
-@json_option
-def _stop(
-    name: str,
-    broker: str | None,
-    choice: ChosenTrials,
-    end: str,
-    reason: str,
-    wait_s: float,
-    *,
-    force: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+@request_options
+def _stop(name: str, choice: ChosenTrials, end: str, reason: str, options: RequestOptions, *, yes: bool) -> None:
     if choice.is_empty:
         raise click.UsageError(
             f"name trials, or {_ALL}, or give --where or --status; to end the experiment: mqtune end {name}"
         )
-    how: dict[str, object] = {"reason": reason, "wait_s": wait_s}
-    steer_trials(_ENDS[end], name, broker, choice, how, force=force, as_json=as_json, yes=yes)
+    steer_trials(_ENDS[end], name, choice, {"reason": reason}, options, yes=yes)
 
 
 @click.command("end")
 @name_argument
 @click.option("--now", is_flag=True, help="Stop its running trials.")
-@wait_option
-@force_option
-@_broker
-@json_option
-def _end(name: str, broker: str | None, wait_s: float, *, now: bool, force: bool, as_json: bool) -> None:
+@request_options
+def _end(name: str, options: RequestOptions, *, now: bool) -> None:
     """End an experiment: no further trial starts, and its running trials finish.
 
     If the experiment has not begun or has finished, this ends the submitted script of that name.
     """
-    place = find_place(name, broker)
-    if (outcome := _end_script(place, force=force)) is not None:
-        tell(place.name, [outcome], as_json=as_json)
+    place = find_place(name, options.broker)
+    if (outcome := _end_script(place, force=options.force)) is not None:
+        tell(place.name, [outcome], as_json=options.as_json)
         return
-    with steered(place, force=force) as handle:
+    with steered(place, force=options.force) as handle:
         state = handle.state()
         if state is not None and state.outcome == "finished":
             raise ConfigurationError(f"experiment {handle.name!r} has already finished")
-        tell(handle.name, [ask("end", "", partial(handle.end, now=now, wait_s=wait_s))], as_json=as_json)
+        outcome = ask("end", "", partial(handle.end, now=now, wait_s=options.wait_s))
+        tell(handle.name, [outcome], as_json=options.as_json)
 
 
 def _end_script(place: Place, *, force: bool) -> Outcome | None:
@@ -412,15 +412,13 @@ def _end_script(place: Place, *, force: bool) -> Outcome | None:
     Return the outcome, or None if there is no such script or its experiment is unfinished. In that case
     the caller ends the experiment, and the script continues afterwards.
     """
-    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
     from mqtune.journal.server.owner import person  # noqa: PLC0415
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
     submitted = submission_of(place)
     if submitted is None or submitted.has_ended or not place.broker:
         return None
-    with Client(place.broker) as client:
+    with client_of(place.broker) as client:
         if client.has_begun(place.name):
             state = client.experiment(place.name).state()
             if state is None or state.outcome != "finished":
@@ -429,9 +427,9 @@ def _end_script(place: Place, *, force: bool) -> Outcome | None:
         script = f"the script submitted as {place.name!r}"
         check_owner(place.broker, script, submitted.submission.owner, doing="end", force=force)
     note(place.broker, "halt", place.name)
-    with contextlib.closing(connect(place.broker, role="operator")) as client:
+    with redis_at(place.broker, role="operator") as client:
         who = person(client)
-        halted = Submissions(client, patience_s=CONNECT_TIMEOUT_S).halt(place.name, f"by {who}")
+        halted = Submissions(client, patience_s=PATIENCE_S).halt(place.name, f"by {who}")
     effect = "its script ends within a minute" if halted == "told" else "its script is no longer running"
     return Outcome("end", "", done=True, reason=effect)
 
@@ -452,27 +450,21 @@ def _end_script(place: Place, *, force: bool) -> Outcome | None:
 )
 @_yes
 @_reason
-@wait_option
-@force_option
-@_broker
-@json_option
+@request_options
 def _resume(
     name: str,
-    broker: str | None,
     choice: ChosenTrials,
     configs: tuple[str, ...],
     origin: str | None,
     reason: str,
-    wait_s: float,
+    options: RequestOptions,
     *,
     yes: bool,
-    force: bool,
-    as_json: bool,
 ) -> None:
     action = "resume" if origin is None else "restart"
-    how: dict[str, object] = {"config": config_of(configs) or None, "reason": reason, "wait_s": wait_s}
+    how: dict[str, object] = {"config": config_of(configs) or None, "reason": reason}
     source = None if origin == _SCRATCH else origin
-    steer_trials(action, name, broker, choice, how, force=force, as_json=as_json, yes=yes, origin=source)
+    steer_trials(action, name, choice, how, options, yes=yes, origin=source)
 
 
 @click.command("add")
@@ -488,30 +480,23 @@ def _resume(
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the new trial; may be repeated.")
 @click.option("--notes", default="", metavar="TEXT", help="Notes of the new trial.")
 @click.option("--key", default="", help="Your own name for the trial. Adding the same key again has no effect.")
-@wait_option
-@force_option
-@_broker
-@json_option
+@request_options
 def _add(
     name: str,
-    broker: str | None,
     configs: tuple[str, ...],
     origin: str | None,
-    wait_s: float,
-    *,
-    force: bool,
-    as_json: bool,
     tags: tuple[str, ...],
     notes: str,
     key: str,
+    options: RequestOptions,
 ) -> None:
     """Run a trial with your own config next. Missing values are sampled.
 
     The new trial's id is printed, or why it waits for a free slot. Values are JSON or text:
     lr=0.1,optimizer=adam,layers.width=64.
     """
-    place = find_place(name, broker)
-    with steered(place, force=force) as handle:
+    place, wait_s = find_place(name, options.broker), options.wait_s
+    with steered(place, force=options.force) as handle:
         source, checkpoint = ("", None) if origin is None else _origin(experiment_of(handle), origin)
         request = partial(
             handle.add,
@@ -529,7 +514,7 @@ def _add(
                 outcome = outcome._replace(reason=f"it is queued and starts as soon as a slot is free: {why}")
             elif wait_s > _TAKEN_S:
                 outcome = ask("add", "", partial(request, wait_s=wait_s - _TAKEN_S))
-        tell(handle.name, [outcome], as_json=as_json)
+        tell(handle.name, [outcome], as_json=options.as_json)
 
 
 def with_limits(outcome: Outcome, values: Mapping[str, object]) -> Outcome:
@@ -571,11 +556,8 @@ _LIMITS: Final = {
 @click.command("set")
 @name_argument
 @click.argument("limits", nargs=-1, required=True, metavar="NAME=VALUE…")
-@wait_option
-@force_option
-@_broker
-@json_option
-def _set(name: str, limits: tuple[str, ...], broker: str | None, wait_s: float, *, force: bool, as_json: bool) -> None:
+@request_options
+def _set(name: str, limits: tuple[str, ...], options: RequestOptions) -> None:
     """Change an experiment's limits: max_trials=200 max_concurrent=16 share=2.
 
     priority is high, normal or low. share is a number: with share=2 an experiment gets twice the slots of one with
@@ -587,10 +569,10 @@ def _set(name: str, limits: tuple[str, ...], broker: str | None, wait_s: float, 
             raise click.UsageError(f"{key!r} is not a limit; the limits are {', '.join(_LIMITS)}")
         if not _LIMITS[key].accepts(value):
             raise click.UsageError(f"{key}={value!r} {_LIMITS[key].must}")
-    with steered(find_place(name, broker), force=force) as handle:
-        request = partial(handle.set, **values, wait_s=wait_s)
+    with options.handle_of(name) as handle:
+        request = partial(handle.set, **values, wait_s=options.wait_s)
         outcome = with_limits(ask("set", "", request), values)
-        tell(handle.name, [outcome], as_json=as_json)
+        tell(handle.name, [outcome], as_json=options.as_json)
 
 
 COMMANDS: Final = {

@@ -12,6 +12,7 @@ import click
 
 from mqtune.cli.logs import print_output
 from mqtune.cli.output import broker_option, json_option, print_json, say
+from mqtune.cli.servers import PATIENCE_S, redis_at
 from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources
 from mqtune.core.keys import is_name
 from mqtune.core.machine import INTERRUPTED_CODE, mqtune_home
@@ -111,7 +112,7 @@ def _submit(name: str | None, script: Path, arguments: tuple[str, ...], folder: 
     from mqtune.driver.setup.default_names import as_stem, release_folder, take_name  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.exchange.fleet import Fleet  # noqa: PLC0415
     from mqtune.journal.server.clock import ServerClock  # noqa: PLC0415
-    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
+    from mqtune.journal.server.connection import account_of  # noqa: PLC0415
     from mqtune.services.code.project import packed  # noqa: PLC0415
     from mqtune.services.ownership.audit import note  # noqa: PLC0415
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
@@ -129,16 +130,16 @@ def _submit(name: str | None, script: Path, arguments: tuple[str, ...], folder: 
     if path not in files:
         raise ConfigurationError(f"--bundle {folder} leaves out {path}: git or .mqtuneignore ignores it")
     bundle = Bundle.of(files)
-    with contextlib.closing(connect(broker, role="driver")) as client:
+    with redis_at(broker, role="driver") as client:
         if name is None:
             name = take_name(as_stem(script.stem), client)
             # The experiment's folder is needed only on the machine that runs the script.
             release_folder(mqtune_home() / name)
-        refuse_without_slots(name, Fleet(client, patience_s=CONNECT_TIMEOUT_S).workers())
+        refuse_without_slots(name, Fleet(client, patience_s=PATIENCE_S).workers())
         owner, at = this_owner(account_of(client)), ServerClock(client).time()
         submission = Submission(name, path, arguments, bundle.digest, owner, at)
         note(client, "submit", name, f"{path}, code {bundle.digest}")
-        Submissions(client, patience_s=CONNECT_TIMEOUT_S).submit(submission, bundle, key)
+        Submissions(client, patience_s=PATIENCE_S).submit(submission, bundle, key)
     return submission
 
 
@@ -192,9 +193,8 @@ def submission_of(place: Place) -> SubmissionState | None:
 
 def state_on(name: str, url: str) -> SubmissionState | None:
     """Return a submission's state on a server. None if it does not exist, or may not be read."""
-    from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
-    with contextlib.suppress(AccessDenied), contextlib.closing(connect(url, role="reader")) as client:
-        return Submissions(client, patience_s=CONNECT_TIMEOUT_S).state(name)
+    with contextlib.suppress(AccessDenied), redis_at(url) as client:
+        return Submissions(client, patience_s=PATIENCE_S).state(name)
     return None

@@ -85,11 +85,7 @@ def _object(text: str) -> dict[str, object]:
 
 
 def _parts(text: str) -> list[str]:
-    """Split a text at its commas, except within brackets or quotes.
-
-    Raises:
-        click.UsageError: a bracket or a quote is not closed.
-    """
+    """Split a text at its commas, except within brackets or quotes."""
     parts, opened, is_quoted, is_escaped = [""], "", False, False
     for char in text:
         if is_quoted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from mqtune.cli.list import listed_once
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.cli.place import is_asked_for
+from mqtune.cli.servers import PATIENCE_S, client_of, redis_at
 from mqtune.cli.terms import past_time
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.owner import NOBODY, Owner
@@ -120,10 +120,8 @@ def _described_here(folder: Path) -> dict[str, Any]:
 
 
 def _described_on(url: str) -> list[dict[str, Any]]:
-    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-
     places: list[dict[str, Any]] = []
-    with Client(url) as client:
+    with client_of(url) as client:
         for experiment in client.experiments():
             plain = {"name": experiment.name, "place": client.place}
             try:
@@ -138,11 +136,7 @@ def _described_on(url: str) -> list[dict[str, Any]]:
 
 
 def _share_of(place: dict[str, Any], broker: str | None, since: float, until: float) -> _Share | None:
-    """Return an experiment's use in a span of time, or None if it used nothing.
-
-    Raises:
-        MqtuneError: the experiment can't be read.
-    """
+    """Return an experiment's use in a span of time, or None if it used nothing."""
     if "error" in place:
         raise MqtuneError(place["error"])
     if "last" in place:
@@ -150,10 +144,9 @@ def _share_of(place: dict[str, Any], broker: str | None, since: float, until: fl
             return None
         from mqtune.journal.files.reading import entries_after  # noqa: PLC0415 - as above
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415 - as above
-        from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
-        with contextlib.closing(connect(broker or "", role="reader")) as client:
-            journal = RedisJournal(client, place["name"], patience_s=CONNECT_TIMEOUT_S)
+        with redis_at(broker or "") as client:
+            journal = RedisJournal(client, place["name"], patience_s=PATIENCE_S)
             use, is_driven = JournalUse(entries_after(journal)), place["driven"]
     else:
         copy = place["folder"] / JOURNAL_FILE

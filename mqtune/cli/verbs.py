@@ -39,10 +39,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "set": "Change an experiment's limits.",
         "label": "Add or remove tags and notes.",
     },
-    "Continue": {
-        "drive": "Continue an experiment without its script.",
-        "submit": "Run a tuning script on a worker.",
-    },
+    "Continue": {"drive": "Continue an experiment without its script.", "submit": "Run a tuning script on a worker."},
     "Data": {
         "export": "Write an experiment to a file or another tool.",
         "import": "Import another tool's experiment.",

@@ -16,15 +16,10 @@ import click
 
 from mqtune.backends.placement import EqualWorkers, SlotRoom
 from mqtune.cli.causes import CAUSES, Reason
-from mqtune.cli.fleet import (
-    Run,
-    experiments_of,
-    impairment_text,
-    open_fleet,
-    runs_on,
-)
+from mqtune.cli.fleet import Run, experiments_of, impairment_text, open_fleet, runs_on
 from mqtune.cli.output import broker_option, json_option, print_json, say
 from mqtune.cli.place import complete_trial, find_place, find_trial, live_broker, name_argument, opened
+from mqtune.cli.servers import PATIENCE_S, client_of, redis_at
 from mqtune.cli.submit import submission_of, why_no_driver_slot
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
@@ -102,11 +97,9 @@ def why_not_begun(place: Place) -> Reason | None:
 
     Return None if it has begun, or no script was submitted.
     """
-    from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-
     if place.folder is not None or (state := submission_of(place)) is None:
         return None
-    with Client(place.broker or "") as client:
+    with client_of(place.broker or "") as client:
         if client.has_begun(place.name):
             return None
     text = f"{place.name} has not begun: {script_in_words(state)}"
@@ -143,12 +136,7 @@ def _all_busy(slots: int, kind: str) -> str:
 
 
 class ServerView:
-    """A server's answers about one experiment and its fleet. Most are asked for once and cached.
-
-    Args:
-        url: the server's URL.
-        name: the experiment's name.
-    """
+    """A server's answers about one experiment and its fleet. Most are asked for once and cached."""
 
     def __init__(self, url: str, name: str) -> None:
         self._url = url
@@ -160,18 +148,15 @@ class ServerView:
         Raises:
             BrokerUnavailable: the server does not answer.
         """
-        from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-
-        with Client(self._url) as client:
+        with client_of(self._url) as client:
             return client.experiment(self._name).state()
 
     @cached_property
     def info(self) -> Mapping[str, object]:
         """The server's answer to INFO. It is empty if the account may not ask."""
-        from mqtune.journal.server.connection import connect  # noqa: PLC0415 - as above
         from mqtune.journal.server.retry import retrying  # noqa: PLC0415
 
-        with contextlib.suppress(MqtuneError), contextlib.closing(connect(self._url, role="reader")) as client:
+        with contextlib.suppress(MqtuneError), redis_at(self._url) as client:
             info: Mapping[str, object] = retrying(client.info, patience_s=0)
             return info
         return {}
@@ -189,10 +174,9 @@ class ServerView:
     def unclaimed(self) -> list[Unclaimed]:
         """Return the attempts and seats that no worker has started. Empty if they may not be read."""
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415
-        from mqtune.journal.server.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
 
-        with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
-            return RedisJournal(client, self._name, patience_s=CONNECT_TIMEOUT_S).unclaimed()
+        with contextlib.suppress(AccessDenied), redis_at(self._url) as client:
+            return RedisJournal(client, self._name, patience_s=PATIENCE_S).unclaimed()
         return []
 
 
@@ -202,9 +186,6 @@ class Inquiry:
     The needed parts of *experiment* are copied on creation, so another thread may change it afterwards.
 
     Args:
-        place: the experiment's folder and broker.
-        experiment: the experiment's current state.
-        definition: its definition.
         trial: the trial, or None to ask about the experiment.
         runs: returns the running attempts on a broker, given its URL.
         view: makes a ``ServerView`` of a URL and the experiment's name.
@@ -506,7 +487,7 @@ class Inquiry:
         return min(by_resources, key=lambda reasons: reasons[0].cause not in _NO_WORKER, default=[])
 
     def _no_slot_with(self, asked: Resources, workers: list[WorkerInfo]) -> list[Reason]:
-        able = [info for info in workers if self._fits(asked, info)]
+        able = [info for info in workers if meets(info.version) and self._would_fit(asked, info)]
         fitting = [info for info in able if info.slots > 0]
         rooms = [_room_of(asked, info, info.slots) for info in fitting]
         notes = [*self._of_other_versions(asked, workers), *self._impaired(able)]
@@ -555,10 +536,6 @@ class Inquiry:
                 text = f"a slot is free, but a quota is used up: {running} of {slots} for {pattern}"
                 return [self._reason("quota", text)]
         return []
-
-    def _fits(self, asked: Resources, info: WorkerInfo) -> bool:
-        """Return whether a worker can take trials with these resources."""
-        return meets(info.version) and self._would_fit(asked, info)
 
     def _would_fit(self, asked: Resources, info: WorkerInfo) -> bool:
         """Return whether a worker could take trials with these resources. Ignore its version."""

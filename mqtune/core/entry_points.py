@@ -1,7 +1,9 @@
-"""Entry points with which other packages, and mqtune's own integrations, extend mqtune."""
+"""Entry points, with which other packages and mqtune's own integrations extend mqtune, and imports of libraries."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,3 +61,16 @@ def is_added(group: str, kind: type) -> bool:
     """Whether an entry point of a group names this class. Imports nothing."""
     path = f"{kind.__module__}:{kind.__qualname__}"
     return any(point.value == path for point in _points_in(group).values())
+
+
+@contextlib.contextmanager
+def importing(library: str, extra: str) -> Iterator[None]:
+    """Within the block, turn an ImportError into one that says how to install a library.
+
+    Raises:
+        ConfigurationError: the library can't be imported.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(f"{library} can't be imported ({error}); {install_command(extra)}") from error

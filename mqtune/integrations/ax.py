@@ -33,7 +33,7 @@ from mqtune.extend import (
     SpaceError,
     Trial,
     fingerprint,
-    install_command,
+    importing,
     is_number,
     names_in_words,
     parameter,
@@ -43,14 +43,18 @@ from mqtune.extend import (
 from mqtune.search import WAIT, PastTrial
 
 
-def _reject_record(_: logging.LogRecord) -> bool:
-    return False
+@contextlib.contextmanager
+def _without_note() -> Iterator[None]:
+    """Within the block, silence Ax's note on its choice of database, which it logs on import."""
+    database = logging.getLogger("ax.storage.sqa_store.with_db_settings_base")
+    database.addFilter(reject := lambda _: False)
+    try:
+        yield
+    finally:
+        database.removeFilter(reject)
 
 
-#: On import, Ax's module of this name logs its choice of database.
-_database = logging.getLogger("ax.storage.sqa_store.with_db_settings_base")
-_database.addFilter(_reject_record)
-try:
+with importing("Ax", "ax"), _without_note():
     import torch
     from ax.adapter.data_utils import DataLoaderConfig
     from ax.adapter.registry import Generators
@@ -67,10 +71,6 @@ try:
 
     from mqtune.integrations.ax_private import experiment_of, rows_of, strategy_of, uncompiled
     from mqtune.integrations.ax_space import check_alike, check_objective, constrained_metrics
-except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
-finally:
-    _database.removeFilter(_reject_record)
 
 METHODS: Final = ("fast", "quality", "random_search")
 _SIGNS: Final = {"min": "-", "max": ""}
@@ -83,7 +83,7 @@ _SPREAD_OF: Final = 3
 #: How many ended trials the model needs: Ax's default for five initial trials.
 _OBSERVED: Final = 2
 #: Ax's statuses of ended and paused trials.
-_STATUSES: Final = {
+STATUSES: Final = {
     TrialStatus.COMPLETED: Status.COMPLETED,
     TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,
     TrialStatus.PAUSED: Status.EARLY_STOPPED,
@@ -92,7 +92,7 @@ _STATUSES: Final = {
 }
 #: The same for trials without data, which Ax can't have as completed or stopped.
 _STATUSES_WITHOUT_DATA: Final = {
-    **_STATUSES,
+    **STATUSES,
     TrialStatus.COMPLETED: Status.FAILED,
     TrialStatus.EARLY_STOPPED: Status.ABANDONED,
     TrialStatus.PAUSED: Status.FAILED,
@@ -183,7 +183,6 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         self._tried: set[str] = set()
 
     def check_space(self, space: Space) -> None:
-        """Check that Ax can handle the space."""
         if space.constraint:
             raise ConfigurationError('AxSearcher: Ax can\'t keep to the constraint of the space; searcher="tpe" does')
         if self._given is not None:
@@ -195,11 +194,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
             raise ConfigurationError("AxSearcher: the space has no domain to choose from, only constants")
 
     def _check_strategy(self) -> None:
-        """Check that the user's strategy is new, since a strategy counts its trials.
-
-        Raises:
-            ConfigurationError: it belongs to another experiment.
-        """
+        """Check that the user's strategy is new, since a strategy counts its trials."""
         if self._given is None and self._strategy not in METHODS and _is_in_use(self._strategy):
             raise ConfigurationError(
                 f"AxSearcher: the generation strategy {self._strategy.name} is another experiment's or Client's; give "
@@ -207,7 +202,6 @@ class AxSearcher(ModelSearcher[_AxRecord]):
             )
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that Ax can handle the metrics and constraints."""
         super().check_objective(objective)
         shown = " and ".join(map(str, objective.constraints))
         if self._given is not None:
@@ -234,11 +228,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         return not self._constrained
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Create Ax's client.
-
-        Raises:
-            ConfigurationError: this searcher, or its strategy, belongs to another experiment.
-        """
+        """Create Ax's client."""
         if self._bound is None:
             self._check_strategy()
         super().bind(space, seed, metric=metric, mode=mode)
@@ -307,11 +297,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         self._tell(record, trial.status)
 
     def _ask(self) -> _AxRecord | Literal[Later.WAIT] | None:
-        """Return Ax's next config: None if there are no more, WAIT while Ax needs results.
-
-        Raises:
-            ConfigurationError: Ax needs results, but no trial is running.
-        """
+        """Return Ax's next config: None if there are no more, WAIT while Ax needs results."""
         if len(self._tried) == self._space.size:
             # Ax would draw thousands of configs first.
             return None
@@ -476,7 +462,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
         if record.has_diverged and status is not TrialStatus.FAILED:
             ended = Status.ABANDONED
         else:
-            ended = (_STATUSES if record.has_data else _STATUSES_WITHOUT_DATA)[status]
+            ended = (STATUSES if record.has_data else _STATUSES_WITHOUT_DATA)[status]
         record.trial.mark_as(ended, unsafe=True)
 
     def _model(self) -> Description:
@@ -487,11 +473,7 @@ class AxSearcher(ModelSearcher[_AxRecord]):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AxSearcher:
-        """Return a searcher with a named strategy.
-
-        Raises:
-            ConfigurationError: it had a strategy of its own.
-        """
+        """Return a searcher with a named strategy. Refuse one with a strategy of the user's own."""
         if (strategy := arguments.get("strategy", METHODS[0])) not in METHODS:
             raise ConfigurationError(
                 f"the searcher had the generation strategy {strategy}, which only your code can make: give "
@@ -522,9 +504,6 @@ def _parameter(path: str, domain: Domain) -> Parameter:
     """Return a domain in the form that Ax gets.
 
     Intervals become shares between 0 and 1, as Ax refuses small or remote ranges.
-
-    Raises:
-        ConfigurationError: it is a user-defined domain, or a choice of domains.
     """
     if isinstance(domain, Entries):
         raise ConfigurationError(f"AxSearcher: {path}: {domain} is a domain that Ax has nothing like")

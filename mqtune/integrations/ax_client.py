@@ -18,12 +18,12 @@ from mqtune.extend import (
     ConfigurationError,
     MetricMissing,
     Trial,
-    install_command,
+    importing,
     is_number,
 )
 from mqtune.integrations.ax_runner import MqtuneRunner, status_of, stop_trial, why
 
-try:
+with importing("Ax", "ax"):
     from ax.api.client import Client
     from ax.core.data import Data, DataRow
     from ax.core.trial import Trial as AxTrial
@@ -32,8 +32,6 @@ try:
     from ax.exceptions.generation_strategy import GenerationStrategyRepeatedPoints, MaxParallelismReachedException
 
     from mqtune.integrations.ax_private import experiment_of, uncompiled
-except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
 #: The errors that Ax raises if it needs results first, and if it has no more suggestions.
 _NOT_NOW: Final = (DataRequiredError, MaxParallelismReachedException)
@@ -129,11 +127,7 @@ def _check_arguments(
 
 @contextlib.contextmanager
 def _reserved(client: Client) -> Iterator[None]:
-    """Reserve the client's experiment within the block.
-
-    Raises:
-        ConfigurationError: another call runs it.
-    """
+    """Reserve the client's experiment within the block."""
     me, key = object(), id(experiment_of(client))
     if _running_calls.setdefault(key, me) is not me:
         raise ConfigurationError(
@@ -215,11 +209,7 @@ class _AxLoop:
             self._save()
 
     def _record(self, trial: AxTrial) -> Trial:
-        """Return a trial's record in mqtune.
-
-        Raises:
-            ConfigurationError: mqtune's experiment has no such trial any more.
-        """
+        """Return a trial's record in mqtune."""
         (record,) = self._runner.arms(trial).values()
         if record is None:
             raise ConfigurationError(f"trial {trial.index}: {why(record)}")
@@ -276,11 +266,7 @@ class _AxLoop:
         return not names <= known or not all(map(math.isfinite, last))
 
     def _check_metrics(self, record: Trial) -> None:
-        """Check that some trial has reported each optimised or constrained metric.
-
-        Raises:
-            MetricMissing: one was never reported as a number, and this trial has completed by itself.
-        """
+        """Check that some trial has reported each optimised or constrained metric."""
         had = {name for report in self._tuner.reports(record) for name in report.metrics}
         missing = sorted(self._experiment.optimization_config.metric_names - self._experiment.data.metric_names - had)
         is_by_hand = record.history[-1].by == "user"

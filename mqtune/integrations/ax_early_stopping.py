@@ -22,13 +22,13 @@ from mqtune.extend import (
     Trial,
     TrialId,
     checks,
-    install_command,
+    importing,
     is_number,
 )
-from mqtune.integrations.ax import quiet
+from mqtune.integrations.ax import STATUSES, quiet
 from mqtune.schedulers import Action, Decision, Scheduler
 
-try:
+with importing("Ax", "ax"):
     from ax.api.utils.instantiation.from_string import optimization_config_from_string
     from ax.core.arm import Arm
     from ax.core.data import Data, DataRow
@@ -36,7 +36,6 @@ try:
     from ax.core.map_metric import MapMetric
     from ax.core.parameter import ParameterType, RangeParameter
     from ax.core.search_space import SearchSpace
-    from ax.core.trial_status import TrialStatus as Status
     from ax.early_stopping.strategies import (
         AndEarlyStoppingStrategy,
         BaseEarlyStoppingStrategy,
@@ -45,15 +44,7 @@ try:
         PercentileEarlyStoppingStrategy,
         ThresholdEarlyStoppingStrategy,
     )
-except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
-_STATUSES: Final = {
-    TrialStatus.COMPLETED: Status.COMPLETED,
-    TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,
-    TrialStatus.FAILED: Status.FAILED,
-    TrialStatus.ABANDONED: Status.ABANDONED,
-}
 #: Strategies that can be restored from a definition. Ax's own serialization loses some arguments.
 _KNOWN: Final[dict[str, Any]] = {
     strategy.__name__: strategy
@@ -115,11 +106,7 @@ class AxEarlyStopping(Scheduler):
         return self._time_attr
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that all metrics of the strategy are optimised.
-
-        Raises:
-            ConfigurationError: one is not optimised, so Ax does not know its direction.
-        """
+        """Check that all metrics of the strategy are optimised, as Ax must know their directions."""
         super().check_objective(objective)
         unknown = [name for name in _metrics_of(self._strategy) if name not in objective.metrics]
         if unknown:
@@ -166,11 +153,7 @@ class AxEarlyStopping(Scheduler):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AxEarlyStopping:
-        """Return a scheduler with one of Ax's strategies.
-
-        Raises:
-            ConfigurationError: its strategy was the user's own.
-        """
+        """Return a scheduler with one of Ax's strategies. Refuse a strategy of the user's own."""
         return cls(_strategy_of(arguments["strategy"]), time_attr=arguments["time_attr"])
 
 
@@ -187,11 +170,7 @@ def _plain_argument(argument: Any) -> object:
 
 
 def _strategy_of(description: Description) -> object:
-    """Restore a strategy.
-
-    Raises:
-        ConfigurationError: it was the user's own.
-    """
+    """Restore a strategy."""
     kind = _KNOWN.get(description["class"])
     if kind is None:
         raise ConfigurationError(
@@ -258,7 +237,7 @@ class _Curves:
         """Record a trial's end. An abandoned trial loses its values."""
         if id_ not in self._trials:
             return
-        self._trials[id_].mark_as(_STATUSES[status], unsafe=True)
+        self._trials[id_].mark_as(STATUSES[status], unsafe=True)
         self._news.discard(id_)
         if status is TrialStatus.ABANDONED:
             self._rows[id_] = []

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from mqtune import (
@@ -39,12 +38,12 @@ from mqtune.extend import (
     Report,
     TrainableSpec,
     Trial,
-    install_command,
+    importing,
     is_number,
     redact,
 )
 
-try:
+with importing("Ax", "ax"):
     from ax.core.arm import Arm
     from ax.core.base_trial import BaseTrial
     from ax.core.batch_trial import BatchTrial
@@ -64,8 +63,6 @@ try:
     from ax.storage.registry_bundle import RegistryBundle, RegistryBundleBase
     from ax.utils.common.constants import Keys
     from ax.utils.common.result import Err, Ok
-except ImportError as error:
-    raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
 #: Ax's statuses of ended trials. All others are RUNNING, as Ax's loops end at QUEUED trials and know no pause.
 _STATUSES: Final = {
@@ -75,13 +72,7 @@ _STATUSES: Final = {
     TrialStatus.ABANDONED: Status.ABANDONED,
 }
 #: The status of a batch is the first of these that one of its arms has.
-_STRONGEST_FIRST: Final = (
-    Status.RUNNING,
-    Status.COMPLETED,
-    Status.EARLY_STOPPED,
-    Status.FAILED,
-    Status.ABANDONED,
-)
+_STRONGEST_FIRST: Final = (Status.RUNNING, Status.COMPLETED, Status.EARLY_STOPPED, Status.FAILED, Status.ABANDONED)
 #: The statuses of arms that a model ignores.
 _IGNORED: Final = (Status.FAILED, Status.ABANDONED)
 #: How many characters of an error are sent to Ax, which keeps 1,000.
@@ -280,9 +271,7 @@ class MqtuneRunner(Runner):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def tuner_of(self, experiment: Experiment) -> BackgroundTuner:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from mqtune.extend import ConfigurationError, install_command
+from mqtune.extend import importing
 from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
 
-try:
+with importing("lightgbm", "lightgbm"):
     from lightgbm import Booster
     from lightgbm.callback import CallbackEnv
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"lightgbm can't be imported ({error}); {install_command('lightgbm')}") from error
 
 _FILE: Final = "model.txt"
 

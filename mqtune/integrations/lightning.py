@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from mqtune.extend import ConfigurationError, install_command
+from mqtune.extend import ConfigurationError, importing
 from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
 
-try:
+with importing("lightning", "lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"lightning can't be imported ({error}); {install_command('lightning')}") from error
 
 _FILE: Final = "lightning.ckpt"
 

@@ -98,7 +98,8 @@ class TrialLogger(Callback, ABC):
 
     def on_step(self, waiting_for: str) -> None:
         del waiting_for
-        self._write_all_waiting()
+        for progress in self._progress_by_trial.values():
+            self._write_waiting(progress)
 
     def on_trial_end(self, trial: Trial) -> None:
         self._end_once(self._progress_of(trial))
@@ -171,10 +172,6 @@ class TrialLogger(Callback, ABC):
     def _known_reports(self, trial: TrialId) -> int:
         progress = self._progress_by_trial.get(trial)
         return progress.written + len(progress.waiting) if progress else 0
-
-    def _write_all_waiting(self) -> None:
-        for progress in self._progress_by_trial.values():
-            self._write_waiting(progress)
 
     def _write_waiting(self, progress: _TrialLog) -> None:
         if progress.waiting:

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from mqtune import TrialStatus
-from mqtune.extend import ConfigurationError, Experiment, Report, Trial, TrialId, install_command
+from mqtune.extend import ConfigurationError, Experiment, Report, Trial, TrialId, importing
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config, step_of
 
-try:
+with importing("MLflow", "mlflow"):
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, Run, RunTag
     from mlflow.exceptions import MlflowException
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"MLflow can't be imported ({error}); {install_command('mlflow')}") from error
 
 #: The tags of a run by which later loggers find it, and the tag with its number of reports.
 _EXPERIMENT_TAG: Final = "mqtune.experiment"

@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mqtune import Callback, TrialStatus
-from mqtune.extend import Attempt, AttemptEnd, ConfigurationError, MqtuneError, Trial, install_command
+from mqtune.extend import Attempt, AttemptEnd, ConfigurationError, MqtuneError, Trial, importing, install_command
 from mqtune.integrations.logger import FLUSH_S, plain_config
 
-try:
+with importing("OpenTelemetry's SDK", "opentelemetry"):
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(
-        f"OpenTelemetry's SDK can't be imported ({error}); {install_command('opentelemetry')}"
-    ) from error
 
 if TYPE_CHECKING:
     from mqtune import Results

@@ -28,23 +28,20 @@ from mqtune.extend import (
     Trial,
     TrialId,
     fingerprint,
-    install_command,
+    importing,
     is_number,
     with_hints,
 )
 from mqtune.search import PastTrial
 
-try:
+with importing("Optuna", "optuna"):
     import optuna
-    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
 
     from mqtune.integrations.optuna_level import LevelStorage, ModelStudy
     from mqtune.integrations.optuna_private import OneSplitTPESampler, named_parameters
-    from mqtune.integrations.optuna_space import distributions_of, is_in, shown_to_sampler
-except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
+    from mqtune.integrations.optuna_space import distributions_of, is_in, shown_to_sampler, suggested
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -149,12 +146,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
     replay_limit_s = 10.0
 
     @with_hints(OF_OBJECTIVE, {})
-    def __init__(
-        self,
-        sampler: BaseSampler | None = None,
-        *,
-        seed: int | None = None,
-    ) -> None:
+    def __init__(self, sampler: BaseSampler | None = None, *, seed: int | None = None) -> None:
         super().__init__(seed)
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise ConfigurationError(f"OptunaSearcher: sampler={sampler!r} is not a sampler of Optuna")
@@ -287,15 +279,11 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
         return values
 
     def _value(self, asked: optuna.trial.Trial, path: str) -> object:
-        """Return the sampler's suggestion for a path, as a value of the domain.
-
-        Raises:
-            ConfigurationError: it is not in the domain, or the sampler was made for another domain.
-        """
+        """Return the sampler's suggestion for a path, as a value of the domain."""
         shown, domain = self._shown[path], self._space.domains[path]
         sampler, wanted = type(self._study.sampler).__name__, shown.distribution
         try:
-            param = _suggest(asked, path, wanted)
+            param = suggested(asked, path, wanted)
         except ValueError as error:
             raise ConfigurationError(
                 f"{sampler} has nothing for {path}, which is {domain} and which it sees as {wanted}: {error}"
@@ -455,11 +443,7 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> OptunaSearcher:
-        """Return a searcher with the default sampler.
-
-        Raises:
-            ConfigurationError: it had a sampler of its own.
-        """
+        """Return a searcher with the default sampler. Refuse one with a sampler of the user's own."""
         if sampler := arguments.get("sampler"):
             raise ConfigurationError(
                 f"the searcher had the sampler {sampler}, which only your code can make: "
@@ -471,21 +455,6 @@ class OptunaSearcher(ModelSearcher[_OptunaRecord]):
 def _point_of(trial: optuna.trial.FrozenTrial) -> object:
     """Return the identity of a trial's point: its number in the grid, or else its parameters."""
     return trial.system_attrs.get("grid_id", trial.params)
-
-
-def _suggest(asked: optuna.trial.Trial, name: str, distribution: BaseDistribution) -> Any:
-    match distribution:
-        case FloatDistribution():
-            return asked.suggest_float(
-                name, distribution.low, distribution.high, log=distribution.log, step=distribution.step
-            )
-        case IntDistribution():
-            return asked.suggest_int(
-                name, distribution.low, distribution.high, log=distribution.log, step=distribution.step
-            )
-        case CategoricalDistribution():
-            return asked.suggest_categorical(name, distribution.choices)
-    raise TypeError(distribution)
 
 
 @contextlib.contextmanager

@@ -43,11 +43,7 @@ class AutoSearcher(OptunaSearcher):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AutoSearcher:
-        """Return a searcher that the user's script has requested.
-
-        Raises:
-            ConfigurationError: the arguments come from a definition.
-        """
+        """Return a searcher that the user's script has requested. Refuse one of a definition."""
         if arguments:
             raise ConfigurationError(
                 "AutoSampler is code that OptunaHub downloads, and only your script may request that: give "

@@ -16,20 +16,18 @@ from mqtune.extend import (
     ForeignTrial,
     Metrics,
     SpaceError,
-    install_command,
+    importing,
     redact,
 )
 from mqtune.search import PastTrial
 
-try:
+with importing("Optuna", "optuna"):
     import optuna
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import FrozenTrial, TrialState
 
     from mqtune.integrations.optuna import DIRECTIONS
     from mqtune.integrations.optuna_study import names_of, shown_space
-except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 _SQLITE: Final = b"SQLite format 3\0"
 _STATUSES: Final = {

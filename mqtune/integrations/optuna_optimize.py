@@ -26,21 +26,15 @@ from mqtune.extend import (
     TrialFailed,
     TrialId,
     check_reusable,
-    install_command,
+    importing,
 )
 from mqtune.integrations.optuna_errors import failure_of, name_of
 from mqtune.integrations.optuna_storage import DeferredStorage
 from mqtune.integrations.optuna_trial import ADAPTER, ASKED, CALL, STUDY, TOOK, distribution_of, mark_of
 
-try:
+with importing("Optuna", "optuna"):
     import optuna
-    from optuna.distributions import (
-        BaseDistribution,
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-        distribution_to_json as text_of,
-    )
+    from optuna.distributions import BaseDistribution, distribution_to_json as text_of
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.samplers import BruteForceSampler
     from optuna.storages import InMemoryStorage
@@ -56,8 +50,7 @@ try:
         storage_of,
         unstop,
     )
-except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
+    from mqtune.integrations.optuna_space import suggested
 
 logger = optuna.logging.get_logger("optuna.mqtune")
 
@@ -196,7 +189,6 @@ class StudyTrials:
 
     Args:
         study: the user's study, which is copied over a ``DeferredStorage``.
-        experiment: the experiment's name.
         is_serial: whether trials run one at a time. Then each gets exactly the parameters of ``study.optimize``.
     """
 
@@ -277,7 +269,7 @@ class StudyTrials:
                 if self._is_serial and not self._needs_no_draw(running, name, distribution):
                     # An unused draw would change the next one.
                     break
-                _suggest(handle, name, distribution)
+                suggested(handle, name, distribution)
 
     def _needs_no_draw(self, running: _Running, name: str, distribution: BaseDistribution) -> bool:
         """Return whether a parameter's value is known without a further draw of the sampler."""
@@ -302,7 +294,7 @@ class StudyTrials:
                 # The trial asks for other parameters than the prepared ones.
                 running.ahead = ()
                 distribution = self._distribution_of(asked["distribution"])
-                value = distribution.to_internal_repr(_suggest(handle, asked["name"], distribution))
+                value = distribution.to_internal_repr(suggested(handle, asked["name"], distribution))
                 # If this driver is killed before the answer arrives, the next one repeats the written answer.
                 self.storage.flush()
                 return value
@@ -382,17 +374,6 @@ def _known_parameters(frozen: FrozenTrial, ahead: Sequence[tuple[str, BaseDistri
 
 
 _WORDS: Final = {TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
-
-
-def _suggest(handle: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
-    match distribution:
-        case FloatDistribution(low=low, high=high, step=step, log=log):
-            return handle.suggest_float(name, low, high, step=step, log=log)
-        case IntDistribution(low=low, high=high, step=step, log=log):
-            return handle.suggest_int(name, low, high, step=step, log=log)
-        case CategoricalDistribution(choices=choices):
-            return handle.suggest_categorical(name, choices)
-    raise ConfigurationError(f"{distribution} is a distribution that mqtune does not know")
 
 
 class _ObjectiveCall:
@@ -596,7 +577,7 @@ class _OptunaLoop:
     def _most_open(self) -> int:
         """Return the maximum number of unfinished trials: *n_jobs*, or else two for each slot.
 
-        So each slot has one trial that runs and one that waits, and is never idle.
+        With two trials for a slot, one runs while the other waits, so the slot is never idle.
         """
         now = time.monotonic()
         if now - self._slots_read_at >= _POLL_S:

@@ -10,10 +10,12 @@ from functools import partial
 from typing import Any, Final
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import Trial
 
 from mqtune import Space
 from mqtune.extend import (
     Choice,
+    ConfigurationError,
     Domain,
     Entries,
     Interval,
@@ -118,6 +120,18 @@ def distributions_of(space: Space) -> dict[str, BaseDistribution]:
         ConfigurationError: the space has a user-defined domain.
     """
     return {path: shown_to_sampler(domain, is_named=False).distribution for path, domain in space.domains.items()}
+
+
+def suggested(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
+    """Return a trial's suggestion for a parameter with this distribution."""
+    match distribution:
+        case FloatDistribution(low=low, high=high, step=step, log=log):
+            return trial.suggest_float(name, low, high, step=step, log=log)
+        case IntDistribution(low=low, high=high, step=step, log=log):
+            return trial.suggest_int(name, low, high, step=step, log=log)
+        case CategoricalDistribution(choices=choices):
+            return trial.suggest_categorical(name, choices)
+    raise ConfigurationError(f"{distribution} is a distribution that mqtune does not know")
 
 
 def is_in(distribution: BaseDistribution, param: object) -> bool:

@@ -11,9 +11,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from mqtune.extend import ConfigurationError, install_command
+from mqtune.extend import importing
 
-try:
+with importing("Optuna", "optuna"):
     import optuna
     from optuna.distributions import BaseDistribution, check_distribution_compatibility
     from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
@@ -22,8 +22,6 @@ try:
     from optuna.trial import FrozenTrial, TrialState, create_trial
 
     from mqtune.integrations.optuna_private import database_of
-except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 logger = optuna.logging.get_logger("optuna.mqtune")
 
@@ -36,10 +34,6 @@ class DeferredStorage(BaseStorage):
     A new trial is written immediately. Its values and its end are visible here immediately, and in the study's own
     storage after ``flush``. An end set by another process is kept. Changes by other processes are visible after
     ``refresh``.
-
-    Args:
-        behind: the study's own storage.
-        study_id: the study.
     """
 
     def __init__(self, behind: BaseStorage, study_id: int) -> None:

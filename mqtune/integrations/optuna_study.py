@@ -24,11 +24,11 @@ from mqtune.extend import (
     Trial,
     TrialId,
     has_nan,
-    install_command,
+    importing,
     space_of,
 )
 
-try:
+with importing("Optuna", "optuna"):
     import optuna
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import FrozenTrial, TrialState
@@ -38,8 +38,6 @@ try:
     # The exporter uses it for pictures.
     from mqtune.integrations.optuna_importances import importances as importances  # noqa: PLC0414
     from mqtune.integrations.optuna_space import Shown, shown_by_value
-except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 _STATES: Final = {
     TrialStatus.CANDIDATE: TrialState.WAITING,

@@ -10,20 +10,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from mqtune.extend import (
-    PARAMETERS,
-    Config,
-    ConfigurationError,
-    Metrics,
-    adapter,
-    decode_value,
-    encode_value,
-    install_command,
-    reporting,
-)
+from mqtune.extend import PARAMETERS, Config, Metrics, adapter, decode_value, encode_value, importing, reporting
 from mqtune.integrations.optuna_errors import name_of
 
-try:
+with importing("Optuna", "optuna"):
     from optuna.distributions import (
         BaseDistribution,
         CategoricalDistribution,
@@ -38,8 +28,6 @@ try:
     from optuna.trial import Trial
 
     from mqtune.integrations.optuna_private import give_id
-except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 #: The adapter's name in an objective's spec.
 ADAPTER: Final = f"{__name__}:as_trainable"

@@ -33,11 +33,7 @@ def recognizes(source: str) -> bool:
 def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: ARG001 - importers are called alike
     """Return an experiment of Ray Tune. Unfinished trials count as stopped early.
 
-    Args:
-        source: the experiment's folder.
-        metric: the optimised metric; if empty, the metric of Ray's Tuner.
-        mode: "min" or "max".
-        study: ignored.
+    If *metric* is empty, the metric of Ray's Tuner is optimised. *study* is ignored.
 
     Raises:
         ConfigurationError: the metric or mode is unknown, or a file is unreadable.

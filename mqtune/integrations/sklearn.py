@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from mqtune.extend import ConfigurationError, install_command
+from mqtune.extend import ConfigurationError, importing
 from mqtune.integrations.in_trials import CallbackReports, fetched_checkpoint
 
-try:
+with importing("scikit-learn", "sklearn"):
     from sklearn.base import BaseEstimator
     from sklearn.metrics import check_scoring
-except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"scikit-learn can't be imported ({error}); {install_command('sklearn')}") from error
 
 _FILE: Final = "rounds"
 

@@ -31,7 +31,7 @@ from mqtune.extend import (
     Trial,
     TrialId,
     fingerprint,
-    install_command,
+    importing,
     interval,
     is_number,
     parameter,
@@ -45,12 +45,10 @@ from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_
 from mqtune.schedulers import Action, Decision, Fork, Release, Resume, Scheduler, Start, Wait
 from mqtune.search import WAIT, Searcher
 
-try:
+with importing("Syne Tune", "syne-tune"):
     from syne_tune import config_space as st
     from syne_tune.backend.trial_status import Trial as TheirTrial
     from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
 _Answer = Start | Resume | Fork | Release | Wait
 #: The types of options that Syne Tune's models accept, if all options of a choice have the same type.
@@ -248,11 +246,7 @@ class SyneTuneScheduler(Scheduler):
         return self._time
 
     def check_space(self, space: Space) -> None:
-        """Check that the scheduler was made for this space.
-
-        Raises:
-            ConfigurationError: it was not.
-        """
+        """Check that the scheduler was made for this space."""
         self._space, self._parameters = space, _parameters(space)
         own = _domains(space, self._parameters)
         theirs = next(attributes_of(self._scheduler, "config_space"), own)
@@ -265,11 +259,7 @@ class SyneTuneScheduler(Scheduler):
             )
 
     def bind(self, metric: str, mode: str) -> None:
-        """Check that the scheduler optimises the experiment's metric and mode.
-
-        Raises:
-            ConfigurationError: it optimises others, or is bound already.
-        """
+        """Check that the scheduler optimises the experiment's metric and mode."""
         names, modes = (_as_list(ask()) for ask in (self._scheduler.metric_names, self._scheduler.metric_mode))
         known = dict(zip(names, modes * len(names) if len(modes) == 1 else modes, strict=True))
         wanted = self.objective or Objective.of(metric, cast("Mode", mode))
@@ -513,11 +503,7 @@ class SyneTuneScheduler(Scheduler):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> NoReturn:
-        """Refuse, as only the user's code can make a Syne Tune scheduler.
-
-        Raises:
-            ConfigurationError: always.
-        """
+        """Refuse, as only the user's code can make a Syne Tune scheduler."""
         raise ConfigurationError(
             f"the scheduler was Syne Tune's {arguments['of']}, which only your code can make: "
             f"give scheduler=SyneTuneScheduler({arguments['of']}(…))"

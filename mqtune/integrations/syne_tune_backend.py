@@ -35,19 +35,17 @@ from mqtune.extend import (
     Trial,
     TrialId,
     encode_value,
-    install_command,
+    importing,
     is_number,
     with_hints,
 )
 from mqtune.integrations.syne_tune_function import ADAPTER
 
-try:
+with importing("Syne Tune", "syne-tune"):
     from syne_tune.backend.trial_backend import BUSY_STATUS, TrialBackend
     from syne_tune.backend.trial_status import Status, Trial as TheirTrial, TrialResult
     from syne_tune.constants import ST_WORKER_ITER, ST_WORKER_TIME, ST_WORKER_TIMESTAMP
     from syne_tune.tuner import Tuner as TheirTuner
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
 logger = logging.getLogger(__name__)
 

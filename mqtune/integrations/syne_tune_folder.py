@@ -100,11 +100,7 @@ def recognizes(source: str) -> bool:
 def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: ARG001 - importers are called alike
     """Return an experiment of Syne Tune. Trials that were paused at the end count as stopped early.
 
-    Args:
-        source: the experiment's folder.
-        metric: the optimised metric; if empty, the folder's.
-        mode: "min" or "max"; if empty, the folder's.
-        study: ignored.
+    If *metric* or *mode* is empty, the folder's is used. *study* is ignored.
 
     Raises:
         ConfigurationError: the metric or mode is unknown, or a file is unreadable.

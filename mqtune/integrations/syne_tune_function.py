@@ -7,13 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 from mqtune import report
-from mqtune.extend import Config, ConfigurationError, adapter, install_command
+from mqtune.extend import Config, adapter, importing
 
-try:
+with importing("Syne Tune", "syne-tune"):
     from syne_tune import Reporter
     from syne_tune.util import dump_json_with_numpy
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
 ADAPTER: Final = f"{__name__}:as_trainable"
 

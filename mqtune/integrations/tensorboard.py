@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from mqtune.extend import ConfigurationError, Report, Trial, TrialId, install_command, replace_file
+from mqtune.extend import Report, Trial, TrialId, importing, replace_file
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config, step_of
 
-try:
+with importing("tensorboardX", "tensorboard"):
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary
     from tensorboardX.summary import hparams
-except ImportError as error:  # pragma: no cover - the tests have it
-    raise ConfigurationError(f"tensorboardX can't be imported ({error}); {install_command('tensorboard')}") from error
 
 #: Suffix of the files that this logger writes. It never deletes others.
 _SUFFIX: Final = ".mqtune"

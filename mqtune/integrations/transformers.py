@@ -6,13 +6,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqtune.extend import ConfigurationError, install_command
+from mqtune.extend import ConfigurationError, importing
 from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
 
-try:
+with importing("transformers", "transformers"):
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"transformers can't be imported ({error}); {install_command('transformers')}") from error
 
 
 class MqtuneCallback(TrainerCallback):

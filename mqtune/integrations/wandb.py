@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 from mqtune import TrialStatus
-from mqtune.extend import ConfigurationError, Report, Trial, TrialId, install_command
+from mqtune.extend import Report, Trial, TrialId, importing
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config
 
-try:
+with importing("wandb", "wandb"):
     import wandb
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"wandb can't be imported ({error}); {install_command('wandb')}") from error
 
 _NOT_ALLOWED: Final = re.compile(r"[^\w\-]", re.ASCII)
 

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mqtune.extend import ConfigurationError, install_command
+from mqtune.extend import importing
 from mqtune.integrations.in_trials import CallbackReports, Metrics, fetched_checkpoint
 
-try:
+with importing("xgboost", "xgboost"):
     from xgboost import Booster
     from xgboost.callback import TrainingCallback
-except ImportError as error:  # pragma: no cover - the tests are skipped without it
-    raise ConfigurationError(f"xgboost can't be imported ({error}); {install_command('xgboost')}") from error
 
 _FILE: Final = "model.ubj"
 

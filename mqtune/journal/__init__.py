@@ -8,25 +8,16 @@ from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
     from mqtune.journal.base import (
-        BROKEN_S as BROKEN_S,
         FENCED as FENCED,
-        GAP as GAP,
         WAIT as WAIT,
-        Answer as Answer,
         Assignment as Assignment,
-        AttemptCheck as AttemptCheck,
         Chapter as Chapter,
         Claim as Claim,
-        DriverState as DriverState,
-        EndedBy as EndedBy,
         Entry as Entry,
         Fared as Fared,
         Grant as Grant,
-        Intended as Intended,
         Journal as Journal,
         LastAttempt as LastAttempt,
-        OnLoss as OnLoss,
-        Order as Order,
         Others as Others,
         Refusal as Refusal,
         Reserved as Reserved,
@@ -35,20 +26,15 @@ if TYPE_CHECKING:
         Unclaimed as Unclaimed,
         entry_order as entry_order,
         entry_time as entry_time,
-        revocation as revocation,
     )
     from mqtune.journal.exchange.code import CodeExchange as CodeExchange
-    from mqtune.journal.exchange.fleet import LOOK as LOOK, ControlChannel as ControlChannel, Fleet as Fleet
-    from mqtune.journal.exchange.local_queue import LocalQueue as LocalQueue
+    from mqtune.journal.exchange.fleet import Fleet as Fleet
     from mqtune.journal.exchange.logs import (
-        CHUNK_BYTES as CHUNK_BYTES,
         LOGS as LOGS,
         LogChunk as LogChunk,
         LogExchange as LogExchange,
         LogQuestion as LogQuestion,
         LogStream as LogStream,
-        made_mark as made_mark,
-        output_path as output_path,
     )
     from mqtune.journal.files.chapters import (
         chapter_bytes as chapter_bytes,
@@ -60,10 +46,8 @@ if TYPE_CHECKING:
         JOURNAL_FILE as JOURNAL_FILE,
         JournalFile as JournalFile,
         JournalReader as JournalReader,
-        definition_in as definition_in,
         entries_of as entries_of,
         gone as gone,
-        lacks_entries as lacks_entries,
     )
     from mqtune.journal.files.reading import (
         begins as begins,
@@ -72,32 +56,26 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.lock import take_lock as take_lock
     from mqtune.journal.memory import MemoryJournal as MemoryJournal
-    from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
+    from mqtune.journal.memory_server import MemoryServer as MemoryServer
     from mqtune.journal.redis import (
         RedisJournal as RedisJournal,
         experiments_on as experiments_on,
         number as number,
-        renew_all as renew_all,
         room_of as room_of,
     )
-    from mqtune.journal.server.clock import ServerClock as ServerClock
     from mqtune.journal.server.connection import (
         CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S,
         RedisClient as RedisClient,
         account_of as account_of,
-        celery_tls as celery_tls,
-        celery_url as celery_url,
         connect as connect,
         open_client as open_client,
         redact as redact,
         timing_of as timing_of,
     )
-    from mqtune.journal.server.identity import identify as identify
     from mqtune.journal.server.owner import person as person
-    from mqtune.journal.server.retry import RETRY_MAX_S as RETRY_MAX_S, retrying as retrying
+    from mqtune.journal.server.retry import retrying as retrying
     from mqtune.journal.server.room import Room as Room
     from mqtune.journal.server.script import script_in as script_in
-    from mqtune.journal.server.sentinel import Sentinels as Sentinels
     from mqtune.journal.states import State as State, States as States, ask_each as ask_each
     from mqtune.journal.stream import naming as naming
 

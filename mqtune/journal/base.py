@@ -578,10 +578,10 @@ class Journal(ABC):
         Return False, and do nothing, if the attempt no longer counts, or if the journal lacks one of its first
         *reports* reports.
 
-        An attempt ends with its last task, and one end is appended. It is task 0's, or that of the task that ended the
-        attempt earlier, by a failure or because its worker returned it. A returned task counts before a failed one,
-        because the loss of one task makes others fail. As soon as such a task or task 0 ends, the others get orders to
-        end.
+        An attempt ends with its last task. Then one end is appended, which is usually the end of task 0. If another
+        task has ended the attempt, by a failure or because its worker returned it, the end of that task is appended. A
+        returned task takes precedence over a failed one, because the loss of one task makes others fail. As soon as
+        task 0 or such a task ends, the other tasks get orders to end.
         """
 
 

@@ -17,14 +17,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from mqtune.core.codec import REPORTS_PREFIX
-from mqtune.core.errors import (
-    AccessDenied,
-    DriverFenced,
-    JournalBlocked,
-    JournalGone,
-    MqtuneError,
-    NameTaken,
-)
+from mqtune.core.errors import AccessDenied, DriverFenced, JournalBlocked, JournalGone, MqtuneError, NameTaken
 from mqtune.core.events import Requested
 from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control_channel
 from mqtune.core.tasks import task_names

@@ -11,7 +11,7 @@ import redis
 from mqtune.core.keys import SUBMISSIONS, ExperimentKeys
 from mqtune.journal.base import entry_time
 from mqtune.journal.redis import experiments_on, number
-from mqtune.journal.server.retry import retrying
+from mqtune.journal.server.retry import RetryingCaller, retrying
 
 #: How many commands are sent together. They take some tens of milliseconds of the server's time.
 _COMMANDS: Final = 1_000
@@ -86,16 +86,11 @@ def readable_on(client: redis.Redis, *, patience_s: float) -> list[str]:
     return [name for name, answer in readable if not isinstance(answer, redis.exceptions.NoPermissionError)]
 
 
-class States:
-    """Reads the states of experiments. Those that this account may not read are left out.
-
-    Args:
-        patience_s: how long calls are retried while the server is missing.
-    """
+class States(RetryingCaller):
+    """Reads the states of experiments. Those that this account may not read are left out."""
 
     def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
-        self._client = client
-        self._patience_s = patience_s
+        super().__init__(client, patience_s=patience_s)
         #: Experiments that this account may not read. They are not asked for again, because the server logs each
         #: refusal.
         self._denied: set[str] = set()

@@ -32,7 +32,6 @@ class Follower:
     Args:
         from_start: whether to begin with the journal's first entry. Otherwise it begins with the next new one.
         patience_s: how long it tries to reach a missing server.
-        page_count: the most entries of one read of the journal.
 
     Raises:
         BrokerUnavailable: no Redis answers at the URL, it refuses the password, or it is too old.
@@ -46,7 +45,6 @@ class Follower:
         *,
         from_start: bool = True,
         patience_s: float = PATIENCE_S,
-        page_count: int = PAGE_COUNT,
         timing: Timing = Timing(),
     ) -> None:
         #: After this many seconds without a message, the journal is read.
@@ -54,7 +52,6 @@ class Follower:
         self._client = connect(url, timing=timing, role="follower")
         self._published = PublishedEntries(self._client, experiment)
         self.journal = RedisJournal(self._client, experiment, patience_s=patience_s)
-        self._page_count = page_count
         self._heard_at = time.monotonic()
         #: Whether the journal may have entries that did not arrive as messages.
         self._is_behind = True
@@ -95,8 +92,8 @@ class Follower:
 
     def _read_page(self) -> list[Entry]:
         """Return the next page of the journal."""
-        entries = self.journal.read(self._last, count=self._page_count)
-        self._is_behind = len(entries) == self._page_count
+        entries = self.journal.read(self._last, count=PAGE_COUNT)
+        self._is_behind = len(entries) == PAGE_COUNT
         self._heard_at = time.monotonic()
         if entries:
             self._last = entries[-1].id

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
@@ -283,7 +284,7 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
                     yield output.all(at)
                     return
                 at = output.chunk(at).offset if run else at
-                for data in output.follow(at, _end_of_run(read_state, run)):
+                for data in output.follow(at, partial(_is_over, read_state, run)):
                     at, has_any = at + len(data), True
                     yield data
             except LogUnavailable:
@@ -300,13 +301,9 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
             time.sleep(_POLL_COPY_S)
 
 
-def _end_of_run(read_state: Callable[[], SubmissionState], run: int) -> Callable[[LogChunk], bool]:
-    """Return a function that returns whether a run will print no more output."""
-
-    def is_over(chunk: LogChunk) -> bool:
-        return not chunk.is_open or not run or read_state().run != run
-
-    return is_over
+def _is_over(read_state: Callable[[], SubmissionState], run: int, chunk: LogChunk) -> bool:
+    """Return whether a run of a submission prints no more output."""
+    return not chunk.is_open or not run or read_state().run != run
 
 
 def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[TrialId, Attempt] | None:
@@ -330,11 +327,7 @@ def _names_of(given: str) -> list[TrialId]:
 
 
 def _from_server(exchange: LogExchange, trial: str, number: int | None) -> tuple[TrialId, Attempt]:
-    """Return a trial's last attempt, the only one in Redis.
-
-    Raises:
-        ConfigurationError: the trial is unknown, *number* is an earlier attempt, or the attempt has not begun.
-    """
+    """Return a trial's last attempt, the only one in Redis."""
     for id_ in _names_of(trial):
         last, worker = exchange.last_attempt(id_)
         if last:

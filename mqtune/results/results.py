@@ -146,8 +146,9 @@ class TrialResult:
     """A trial with the value by which it is ranked.
 
     Attributes:
-        value: the ranked value. NaN if the trial has none, or if there are several metrics and none was requested.
-        metrics: the metrics of its best report, or of its last one if it is ranked by a later value or a mean.
+        value: the ranked value. It is NaN if the trial has no value. With several metrics, it is NaN except in the
+            result of ``best_by``.
+        metrics: the metrics of its best report. If trials are ranked by a last value or a mean, those of its last one.
         values: with several metrics, the ranked value of each.
     """
 

@@ -69,11 +69,7 @@ class WarmStart(GoesByObjective):
         self.searcher = _learner(searcher)
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that the objective is one metric without outcome constraints.
-
-        Raises:
-            ConfigurationError: it is not.
-        """
+        """Check that the objective is one metric without outcome constraints."""
         super().check_objective(objective)
         if objective.constraints:
             raise ConfigurationError(
@@ -265,11 +261,7 @@ def _reader_of(space: Space) -> Callable[[Config], Config]:
 
 
 def _fitting(source: _Source, space: Space) -> Iterator[PastTrial]:
-    """Yield the trials that fit the space, with configs of the space. Log the number of others.
-
-    Raises:
-        ConfigurationError: no trial fits.
-    """
+    """Yield the trials that fit the space, with configs of the space. Log the number of others."""
     read, misfits = source.reader(space), []
     for trial in source.trials:
         try:

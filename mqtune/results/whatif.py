@@ -129,11 +129,7 @@ class Replay:
         self.original = self._recorded_course()
 
     def run(
-        self,
-        scheduler: Scheduler | None = None,
-        *,
-        searcher: Searcher | str | None = None,
-        slots: int | None = None,
+        self, scheduler: Scheduler | None = None, *, searcher: Searcher | str | None = None, slots: int | None = None
     ) -> Replayed:
         """Replay the experiment, and return its cost and its best trial.
 

@@ -299,11 +299,7 @@ class PromotionASHA(RungHalving[Climb]):
         return CostRung(name, factor) if self._cost else super()._rung(name, factor)
 
     def _costs_something(self, report: Report) -> bool:
-        """Return whether a report has a valid cost.
-
-        Raises:
-            ConfigurationError: no report so far has had a valid cost, so the key is probably mistyped.
-        """
+        """Return whether a report has a valid cost."""
         cost = report.metrics.get(self._cost)
         is_valid = is_number(cost) and 0 <= cost < math.inf
         self._has_cost = self._has_cost or is_valid

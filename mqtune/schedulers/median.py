@@ -10,17 +10,7 @@ from typing import ClassVar, Final, Literal, get_args
 
 from mqtune.core.checks import number, one_of, positive, whole_number
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import (
-    CONTINUE,
-    ITERATION,
-    TIME_TOTAL,
-    Action,
-    Decision,
-    Report,
-    Trial,
-    TrialStatus,
-    is_number,
-)
+from mqtune.core.trial import CONTINUE, ITERATION, TIME_TOTAL, Action, Decision, Report, Trial, TrialStatus, is_number
 from mqtune.schedulers.quantile import Quantile
 from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler, exact
 

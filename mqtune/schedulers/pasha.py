@@ -58,19 +58,14 @@ class PASHA(PromotionASHA):
         max_t: the time at which a trial completes, if the top rung rises so far.
         grace_period: the time of the lowest rung.
         reduction_factor: one in this many trials of a rung is promoted. Above 1, usually 3 or 4; fractions are allowed.
-        time_attr: the reports' key of the time. Its value must never decrease within an attempt.To measure epsilon,
+        time_attr: the reports' key of the time. Its value must never decrease within an attempt. To measure epsilon,
             trials must report at the same times, such as epochs.
     """
 
     kind = "pasha"
 
     def __init__(
-        self,
-        max_t: float,
-        *,
-        grace_period: float = 1,
-        reduction_factor: float = 3,
-        time_attr: str = ITERATION,
+        self, max_t: float, *, grace_period: float = 1, reduction_factor: float = 3, time_attr: str = ITERATION
     ) -> None:
         super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
         self._top = min(1, len(self._levels) - 1)

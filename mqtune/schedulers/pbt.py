@@ -152,11 +152,7 @@ class PBT(TimedScheduler[Member]):
         )
 
     def check_space(self, space: Space) -> None:
-        """Check that the space has all names in *hyperparam_mutations*.
-
-        Raises:
-            ConfigurationError: the space lacks a name. The message lists the space's names.
-        """
+        """Check that the space has all names in *hyperparam_mutations*."""
         self._exploration.check_space(space)
 
     def on_queue(self, trial: Trial) -> None:

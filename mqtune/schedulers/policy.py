@@ -167,11 +167,7 @@ class PBTReplay(TimedScheduler[_ReplayedTrial]):
         return config
 
     def check_space(self, space: Space) -> None:
-        """Check that the policy's first config is in the space.
-
-        Raises:
-            SpaceError: it is not in the space, or lacks a value.
-        """
+        """Check that the policy's first config is in the space."""
         space.check(self.config, partial=False)
 
     def on_queue(self, trial: Trial) -> None:

@@ -87,12 +87,7 @@ def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
             return shares(domain, _TAIL)
         case Multiples():
             return Parameter(
-                Kind.STEPS,
-                domain.first,
-                domain.last,
-                domain.log,
-                lambda step: domain.value(int(step)),
-                domain.steps,
+                Kind.STEPS, domain.first, domain.last, domain.log, lambda step: domain.value(int(step)), domain.steps
             )
         case Choice():
             kind = Kind.ORDERED if isinstance(domain, Ordinal) else Kind.UNORDERED
@@ -165,11 +160,7 @@ class ModelSearcher(Searcher, Generic[R]):
         self._suggested: deque[R] = deque()
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Create the model.
-
-        Raises:
-            ConfigurationError: this searcher belongs to another experiment.
-        """
+        """Create the model."""
         if self._bound is not None:
             if self._bound != (space, seed):
                 raise ConfigurationError(f"this {type(self).__name__} is another experiment's; make another one")

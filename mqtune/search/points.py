@@ -88,11 +88,7 @@ class InitialPoints(Telling):
         return len(self._given) if self._after is None else None
 
     def check_space(self, space: Space) -> None:
-        """Check that the points are in the space, and that the other searcher can use it.
-
-        Raises:
-            SpaceError: a point is not in the space.
-        """
+        """Check that the points are in the space, and that the other searcher can use it."""
         if not self._has_own:
             for index, point in enumerate(self._given):
                 with _named(index):
@@ -106,11 +102,7 @@ class InitialPoints(Telling):
             self._after.check_objective(objective)
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Complete the points, and tell the other searcher not to suggest them.
-
-        Raises:
-            ConfigurationError: this searcher belongs to another experiment.
-        """
+        """Complete the points, and tell the other searcher not to suggest them."""
         if self._has_own:
             self._searcher.bind(space, seed, metric=metric, mode=mode)
             return

@@ -123,21 +123,13 @@ class Repeater(Searcher):
         return None if self._given is not None else len(self._values) * self._rest.grid_size
 
     def check_space(self, space: Space) -> None:
-        """Check that the space has the entry, and that the other searcher can use the rest.
-
-        Raises:
-            SpaceError: the space lacks the entry, or its values can't be counted.
-        """
+        """Check that the space has the entry, and that the other searcher can use the rest."""
         self._set_space(space)
         if self._given is not None:
             self._given.check_space(self._rest)
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that the objective has one metric.
-
-        Raises:
-            ConfigurationError: it has several metrics, or outcome constraints that the other searcher can't learn.
-        """
+        """Check that the objective has one metric, without constraints that can't be learned."""
         super().check_objective(objective)
         if objective.constraints and self.adaptive:
             raise ConfigurationError(
@@ -147,11 +139,7 @@ class Repeater(Searcher):
             )
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Bind the other searcher to the rest of the space.
-
-        Raises:
-            ConfigurationError: this searcher belongs to another experiment.
-        """
+        """Bind the other searcher to the rest of the space."""
         self._set_space(space)
         if not self._is_bound:
             self._is_bound, self._metric = True, metric

@@ -234,7 +234,9 @@ class Space:
     @property
     def constraint(self) -> str:
         """The name of the constraint's function. Empty without a constraint."""
-        return "" if self._constraint is None else _name_of(self._constraint)
+        if self._constraint is None:
+            return ""
+        return str(getattr(self._constraint, "__name__", type(self._constraint).__name__))
 
     def allows(self, config: Config) -> bool:
         """Return whether the constraint allows a complete config.
@@ -550,10 +552,6 @@ class AnySpace(Space):
 
     def describe(self) -> dict[str, object]:
         return {_ANYTHING: {}}
-
-
-def _name_of(function: Callable[..., object]) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _is_grid(domain: Domain) -> bool:

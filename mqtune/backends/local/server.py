@@ -393,9 +393,6 @@ def _wait_for_lock(lock: int, folder: Path, timing: Timing) -> None:
     """Take the lock. Wait a few seconds for the server of a driver that was just killed.
 
     On a file system without locks, the folder counts as locked if a server answers.
-
-    Raises:
-        NameTaken: another server runs on the folder.
     """
     # The time after which that server's watcher kills it, and a second.
     most_s = timing.server_stop_s + 1.0
@@ -430,11 +427,7 @@ def _check_data(home: Path, binary: ServerBinary) -> None:
 
 
 def _socket_path(home: Path) -> tuple[Path, Path | None]:
-    """Return the path of the server's socket, and the private folder if one was made for it.
-
-    Raises:
-        NoServer: no path is possible.
-    """
+    """Return the path of the server's socket, and the private folder if one was made for it."""
     path = home / "server.sock"
     if _can_bind(path):
         return path, None

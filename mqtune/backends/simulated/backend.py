@@ -199,7 +199,7 @@ class SimulatedBackend:
 
     @property
     def _offers(self) -> Iterable[Resources]:
-        """The alternative resources of each slot: the given ones, or all that were asked for."""
+        """The resources that each slot offers: the configured ones, or those of any attempt so far."""
         return self._asked if self._offer is None else [self._offer]
 
     def resource_string(self) -> str:
@@ -241,10 +241,10 @@ class SimulatedJournal(MemoryJournal):
         self._fleet = fleet
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-        """Return new entries. If there are none, let up to *block_s* virtual seconds pass.
+        """Return new entries. Without new entries, advance virtual time by up to *block_s* seconds.
 
-        The workers act in the order of time, up to the first instant at which one writes an entry. So the driver
-        decides on it before anything else happens. Entries that the driver wrote do not stop the time.
+        Workers act in chronological order. Time stops when a worker writes an entry, so the driver decides on that
+        entry before anything else happens. The driver's own entries don't stop time.
         """
         if block_s > 0 and self._fleet.written_to <= int(after.partition("-")[0]):
             self._fleet.advance(block_s)

@@ -9,22 +9,18 @@ from typing import Final, cast
 import redis
 
 from mqtune.core.keys import ExperimentKeys
-from mqtune.journal.server.retry import retrying
+from mqtune.journal.server.retry import RetryingCaller
 from mqtune.trainable.bundle import MOST_BYTES, Bundle
 
 _SIGNATURE: Final = ":signature"
-#: The type of a hash's field for redis-py.
-_Field = bytes | bytearray | memoryview | str | int | float
 
 
-class CodeExchange:
+class CodeExchange(RetryingCaller):
     """Stores and fetches the code bundle of one experiment. A worker's account can only read it.
 
     Args:
         submitted: whether to use the bundle of the submission of that name instead. Only a driver's account may read
             it.
-        patience_s: how long calls are retried while the server is missing.
-        closing: once set, calls are not retried.
     """
 
     def __init__(
@@ -36,11 +32,9 @@ class CodeExchange:
         patience_s: float = math.inf,
         closing: threading.Event | None = None,
     ) -> None:
-        self._client = client
+        super().__init__(client, patience_s=patience_s, closing=closing)
         keys = ExperimentKeys(experiment)
         self._key = keys.submitted_code if submitted else keys.code
-        self._patience_s = patience_s
-        self._closing = closing
 
     def put(self, bundle: Bundle, signature: str, *, before: str = "") -> None:
         """Store a signed bundle, and delete all others except the one with the digest *before*.
@@ -50,12 +44,10 @@ class CodeExchange:
         Raises:
             BrokerUnavailable: no server answers.
         """
-        fields: dict[_Field, _Field] = {bundle.digest + _SIGNATURE: signature}
+        fields: dict[str, str | bytes] = {bundle.digest + _SIGNATURE: signature}
 
         def write() -> None:
-            # redis-py's types include the results of other settings.
-            names = cast("list[bytes]", self._client.hkeys(self._key))
-            others = {name.decode(errors="replace") for name in names}
+            others = {name.decode(errors="replace") for name in self._client.hkeys(self._key)}
             if bundle.digest not in others:
                 fields[bundle.digest] = bundle.data
             others -= {name + end for name in (bundle.digest, before) for end in ("", _SIGNATURE)}
@@ -65,7 +57,7 @@ class CodeExchange:
                     pipe.hdel(self._key, *others)
                 pipe.execute()
 
-        retrying(write, patience_s=self._patience_s, closing=self._closing)
+        self._retrying(write)
 
     def signature(self, digest: str) -> str | None:
         """Return the unchecked signature of the bundle with this digest, or None if it is missing."""
@@ -87,4 +79,4 @@ class CodeExchange:
                 return None
             return cast("bytes | None", self._client.hget(self._key, name))
 
-        return retrying(fetch, patience_s=self._patience_s, closing=self._closing)
+        return self._retrying(fetch)

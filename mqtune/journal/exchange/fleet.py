@@ -25,7 +25,7 @@ from mqtune.core.priorities import lists_of
 from mqtune.core.resources import QUEUES
 from mqtune.core.worker_info import WorkerInfo
 from mqtune.journal.server.connection import database_of, timing_of
-from mqtune.journal.server.retry import retrying
+from mqtune.journal.server.retry import RetryingCaller
 from mqtune.journal.server.script import script
 
 logger = logging.getLogger(__name__)
@@ -44,39 +44,26 @@ LOOK: Final = ["", "", 0, ""]
 T = TypeVar("T")
 
 
-class Fleet:
+class Fleet(RetryingCaller):
     """The register of workers in Redis, and their queues.
 
     A worker without a heartbeat leaves the register.
 
     Args:
-        patience_s: how long calls are retried while the server is missing.
-        closing: once set, calls are not retried.
         token: a unique token of the worker's process; by default a new one.
     """
 
     def __init__(
-        self,
-        client: redis.Redis,
-        *,
-        patience_s: float,
-        closing: threading.Event | None = None,
-        token: str = "",
+        self, client: redis.Redis, *, patience_s: float, closing: threading.Event | None = None, token: str = ""
     ) -> None:
+        super().__init__(client, patience_s=patience_s, closing=closing)
         self.token = token or f"{describe_process()} {uuid.uuid4().hex}"
-        # redis-py's types include the results of other settings.
-        self._client: Any = client
-        self._patience_s = patience_s
-        self._closing = closing
         #: The worker's description that was sent last, and when.
         self._described, self._described_at = b"", 0.0
         #: The worker's disabled devices, with the person who disabled each, as of the last ``keep``.
         self.disabled: dict[str, str] = {}
         #: The decoded descriptions of the last call of ``workers``. Few of a thousand change between two calls.
         self._decoded: dict[bytes, WorkerInfo] = {}
-
-    def _retrying(self, call: Callable[[], T]) -> T:
-        return retrying(call, patience_s=self._patience_s, closing=self._closing)
 
     def take_name(self, worker: str, hold_s: float, *, dead: str = "") -> None:
         """Take or renew a worker's name for *hold_s* seconds. With 0 seconds, release it.

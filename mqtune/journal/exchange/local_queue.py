@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import reprlib
-import threading
 
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.trial import TrialId
-from mqtune.journal.server.connection import RedisClient
-from mqtune.journal.server.retry import retrying
+from mqtune.journal.server.retry import RetryingCaller
 
 logger = logging.getLogger(__name__)
 
@@ -25,20 +23,11 @@ def encode_task(task: Task) -> str:
     return json.dumps({"headers": headers, "task": task})
 
 
-class LocalQueue:
+class LocalQueue(RetryingCaller):
     """Queues of tasks for one worker.
 
     Its messages have Celery's headers, so all readers understand them.
-
-    Args:
-        patience_s: how long calls are retried while the server is missing.
-        closing: once set, calls are not retried.
     """
-
-    def __init__(self, client: RedisClient, *, patience_s: float, closing: threading.Event | None = None) -> None:
-        self._client = client
-        self._patience_s = patience_s
-        self._closing = closing
 
     def put(self, queue: str, task: Task) -> None:
         """Add a task. Workers run a task once, even if it is added twice.
@@ -47,11 +36,7 @@ class LocalQueue:
             BrokerUnavailable: no server answers.
         """
         message = encode_task(task)
-        retrying(
-            lambda: self._client.execute_command("LPUSH", queue, message),
-            patience_s=self._patience_s,
-            closing=self._closing,
-        )
+        self._retrying(lambda: self._client.execute_command("LPUSH", queue, message))
 
     def take(self, queue: str) -> Task | None:
         """Wait for the next task, and remove it from the queue.
@@ -61,11 +46,8 @@ class LocalQueue:
         Raises:
             BrokerUnavailable: *closing* was set while no server answered.
         """
-        message = retrying(
-            lambda: self._client.execute_command("BRPOP", queue, self._client.timing.blocking_read_s),
-            patience_s=self._patience_s,
-            closing=self._closing,
-        )
+        timeout_s = self._client.timing.blocking_read_s
+        message = self._retrying(lambda: self._client.execute_command("BRPOP", queue, timeout_s))
         if message is None:
             return None
         try:

@@ -7,8 +7,9 @@ import os
 import reprlib
 import secrets
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, cast, get_args
+from typing import Final, Literal, NamedTuple, cast, get_args
 
 import redis
 
@@ -20,7 +21,7 @@ from mqtune.core.submission import DRIVER
 from mqtune.core.tasks import is_task
 from mqtune.core.trial import TrialId
 from mqtune.journal.server.connection import database_of, timing_of
-from mqtune.journal.server.retry import retrying
+from mqtune.journal.server.retry import RetryingCaller
 
 LogStream = Literal["stdout", "stderr"]
 
@@ -113,23 +114,18 @@ def made_mark(folder: Path) -> str:
     return mark_of(folder)
 
 
-class LogExchange:
+class LogExchange(RetryingCaller):
     """Carries questions about one experiment's output to workers, and their answers back.
 
     Both are in keys of the experiment. So only accounts of its drivers can ask and read, and only accounts of its
     workers can answer. The hint that wakes a worker has only the experiment's name.
-
-    Args:
-        patience_s: how long calls are retried while the server is missing; by default ``Timing.log_answer_s``.
     """
 
-    def __init__(self, client: redis.Redis, experiment: str, *, patience_s: float | None = None) -> None:
-        # redis-py's types include the results of other settings.
-        self._client: Any = client
+    def __init__(self, client: redis.Redis, experiment: str) -> None:
+        self._timing = timing_of(client)
+        super().__init__(client, patience_s=self._timing.log_answer_s)
         self._experiment = experiment
         self._keys = ExperimentKeys(experiment)
-        self._timing = timing_of(client)
-        self._patience_s = self._timing.log_answer_s if patience_s is None else patience_s
 
     # The reader's side.
 
@@ -144,17 +140,18 @@ class LogExchange:
         token = secrets.token_hex(8)
         question = encode_value(list(LogQuestion(token, trial, attempt, stream, offset)))
         wake = encode_value([[self._experiment, "", 0, LOGS]])
+        channel = control_channel(worker, database_of(self._client))
 
         def put() -> bool:
             with self._client.pipeline() as pipe:
                 pipe.get(worker_key(worker))
                 pipe.rpush(self._keys.asked(worker), question)
                 pipe.pexpire(self._keys.asked(worker), _KEPT_MS)
-                pipe.publish(control_channel(worker, database_of(self._client)), wake)
+                pipe.publish(channel, wake)
                 return pipe.execute()[0] is not None
 
         try:
-            is_connected = retrying(put, patience_s=self._patience_s)
+            is_connected = self._retrying(put)
         except AccessDenied as error:
             raise AccessDenied(
                 f"{error}; only accounts of drivers, or of operators for all experiments, may read output of trials"
@@ -163,18 +160,13 @@ class LogExchange:
             raise LogUnavailable(f"worker {worker}, which ran trial {trial} attempt {attempt}, is not connected")
         began = woken = time.monotonic()
         wait_s, longest_s = _POLL_S
-        while (
-            answer := retrying(lambda: self._client.lpop(self._keys.log(token)), patience_s=self._patience_s)
-        ) is None:
+        while (answer := self._retrying(lambda: self._client.lpop(self._keys.log(token)))) is None:
             now = time.monotonic()
             if now - began > self._timing.log_answer_s:
                 raise LogUnavailable(f"worker {worker} did not answer within {self._timing.log_answer_s:.0f} s")
             if now - woken > self._timing.wake_again_s:
                 woken = now
-                retrying(
-                    lambda: self._client.publish(control_channel(worker, database_of(self._client)), wake),
-                    patience_s=self._patience_s,
-                )
+                self._retrying(partial(self._client.publish, channel, wake))
             # The answer appears in a key, which is polled less and less often.
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, longest_s)
@@ -183,15 +175,15 @@ class LogExchange:
     def last_attempt(self, trial: TrialId) -> tuple[int, str]:
         """Return the number of a trial's last attempt, and the name of its worker.
 
-        They are 0 and empty if there is no such trial. ``DRIVER`` stands for the submission with the experiment's name,
-        and the number is that of its last run.
+        Return 0 and an empty text if the trial does not exist. For ``DRIVER``, return the last run of the submission
+        with the experiment's name.
 
         Raises:
             BrokerUnavailable: no server answers.
         """
         keys = self._keys
         key, number = (keys.submission, "run") if trial == DRIVER else (keys.trial(trial), "attempt")
-        values = retrying(lambda: self._client.hmget(key, number, "worker"), patience_s=self._patience_s)
+        values = self._retrying(lambda: self._client.hmget(key, number, "worker"))
         attempt, worker = (b"" if value is None else value for value in values)
         return (int(attempt) if attempt.isdigit() else 0), worker.decode(errors="replace")
 

@@ -44,9 +44,9 @@ class _Packer(HiredisRespSerializer):
         # redis-py must split the name of a command with two words.
         if " " not in str(texts[0]):
             with contextlib.suppress(TypeError):
-                return [hiredis.pack_command(texts)]  # type: ignore[arg-type]
-        # redis-py raises the error for other values. It has no types for this method.
-        return super().pack(*texts)  # type: ignore[no-any-return,arg-type]
+                return [hiredis.pack_command(texts)]  # type: ignore[arg-type] # it refuses wrong values
+        # redis-py raises the error for other values.
+        return super().pack(*texts)  # type: ignore[no-any-return,arg-type] # redis-py has no types for it
 
 
 #: Types that need no conversion to text.
@@ -140,8 +140,7 @@ class RedisClient(redis.Redis):
 
         def ask(connection: Any) -> object:
             connection.send_command(*args)
-            # redis-py has no types for it.
-            return self.parse_response(connection, args[0], **options)  # type: ignore[no-untyped-call]
+            return self.parse_response(connection, args[0], **options)  # type: ignore[no-untyped-call] # no types
 
         return self._with_connection(ask)
 
@@ -247,8 +246,8 @@ class OneClient:
         yield client or self._one_client
 
     def _connparams(self, *args: Any, **options: Any) -> dict[str, Any]:
-        # kombu's class follows this one in the bases.
-        return {**super()._connparams(*args, **options), "driver_info": None}  # type: ignore[misc]
+        connparams = super()._connparams  # type: ignore[misc] # kombu's class follows this one in the bases
+        return {**connparams(*args, **options), "driver_info": None}
 
     @cached_property
     def _one_client(self) -> RedisClient:
@@ -470,8 +469,7 @@ def _parse(url: str) -> dict[str, Any]:
     # Celery's form of a socket's URL.
     plain = re.sub(r"([?&])virtual_host=/*", r"\1db=", f"unix{url[len(parts.scheme) :]}") if is_socket else url
     try:
-        # redis-py has no types for it.
-        address: dict[str, Any] = parse_url(plain)  # type: ignore[no-untyped-call]
+        address: dict[str, Any] = parse_url(plain)  # type: ignore[no-untyped-call] # redis-py has no types for it
     except ValueError as error:
         raise ConfigurationError(f"the broker URL {redact(url)} can't be read: {error} Give {_FORMS}") from None
     if database and not (database.isascii() and database.isdigit()):

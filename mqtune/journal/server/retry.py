@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from redis import Redis
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -139,6 +140,24 @@ def retrying(
                 logger.warning("Redis %s after %.1f s", problem.value, time.monotonic() - since)
                 on_return()
             return result
+
+
+class RetryingCaller:
+    """Base of classes whose calls to a server are retried while it is missing.
+
+    Args:
+        patience_s: how long calls are retried.
+        closing: once set, calls are not retried.
+    """
+
+    def __init__(self, client: Redis, *, patience_s: float = math.inf, closing: threading.Event | None = None) -> None:
+        # redis-py's types include the results of other settings.
+        self._client: Any = client
+        self._patience_s = patience_s
+        self._closing = closing
+
+    def _retrying(self, call: Callable[[], T]) -> T:
+        return retrying(call, patience_s=self._patience_s, closing=self._closing)
 
 
 def _problem_of(error: BaseException) -> _Problem:

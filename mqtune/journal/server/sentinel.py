@@ -8,12 +8,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
-from redis.sentinel import (
-    Sentinel,
-    SentinelConnectionPool,
-    SentinelManagedConnection,
-    SentinelManagedSSLConnection,
-)
+from redis.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection, SentinelManagedSSLConnection
 
 #: Arguments of redis-py, by their names.
 Options = dict[str, Any]

@@ -80,15 +80,14 @@ class _Count(StopRule):
     scopes = frozenset({Scope.EXPERIMENT})
     takes_several = True
     _WORD: str
+    _STATUSES: frozenset[TrialStatus]
 
     def __init__(self, trials: int) -> None:
         self._trials = checks.whole_number(type(self).__name__, "trials", trials, 1)
 
-    def _count(self, experiment: Experiment) -> int:
-        raise NotImplementedError
-
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
-        return f"{self._trials} trials have {self._WORD}" if self._count(experiment) >= self._trials else ""
+        count = sum(experiment.counts[status] for status in self._STATUSES)
+        return f"{self._trials} trials have {self._WORD}" if count >= self._trials else ""
 
 
 class TrialsStarted(_Count):
@@ -100,9 +99,7 @@ class TrialsStarted(_Count):
 
     kind = "trials_started"
     _WORD = "started"
-
-    def _count(self, experiment: Experiment) -> int:
-        return len(experiment.trials) - experiment.counts[TrialStatus.CANDIDATE]
+    _STATUSES = frozenset(TrialStatus) - {TrialStatus.CANDIDATE}
 
 
 class TrialsCompleted(_Count):
@@ -110,9 +107,7 @@ class TrialsCompleted(_Count):
 
     kind = "trials_completed"
     _WORD = "completed"
-
-    def _count(self, experiment: Experiment) -> int:
-        return experiment.counts[TrialStatus.COMPLETED]
+    _STATUSES = frozenset({TrialStatus.COMPLETED})
 
 
 class TrialsFailed(_Count):
@@ -123,9 +118,7 @@ class TrialsFailed(_Count):
 
     kind = "trials_failed"
     _WORD = "failed"
-
-    def _count(self, experiment: Experiment) -> int:
-        return experiment.counts[TrialStatus.FAILED]
+    _STATUSES = frozenset({TrialStatus.FAILED})
 
 
 class TrialsEnded(_Count):
@@ -133,9 +126,7 @@ class TrialsEnded(_Count):
 
     kind = "trials_ended"
     _WORD = "ended"
-
-    def _count(self, experiment: Experiment) -> int:
-        return sum(count for status, count in experiment.counts.items() if status.is_terminal)
+    _STATUSES = frozenset(status for status in TrialStatus if status.is_terminal)
 
 
 class ReportsReceived(StopRule):
@@ -230,11 +221,7 @@ class ExperimentPlateau(StopRule):
         self._waited = 0
 
     def bind(self, metric: str, mode: str) -> None:
-        """Set the metric and its mode.
-
-        Raises:
-            ConfigurationError: as in every rule. Also if the plateau's metric needs a mode, or has a contradicting one.
-        """
+        """Set the metric and its mode."""
         super().bind(metric, mode)
         self._metric = self._metric or metric
         wanted = self.objective.mode_of(self._metric) if self.objective is not None else None

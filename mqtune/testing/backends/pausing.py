@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
 from mqtune.driver.setup.options import RunOptions
-from mqtune.testing.backends.world import (
-    Tune,
-    TunerTests,
-    await_reports,
-    drive,
-    last_step,
-    pause_after,
-    reports_of,
-)
+from mqtune.testing.backends.world import Tune, TunerTests, await_reports, drive, last_step, pause_after, reports_of
 from mqtune.testing.play import ENDLESS, played
 from mqtune.tuner import Tuner
 

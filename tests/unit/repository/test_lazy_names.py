@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -25,19 +26,31 @@ def lazy_modules() -> Iterator[str]:
             yield ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+def tree_of(module: str) -> ast.Module:
+    path = ROOT / Path(*module.split("."))
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
+
+
 def typed_names(module: str) -> list[str]:
     """Return the names that a module imports for type checkers, under their own names."""
-    path = ROOT / Path(*module.split("."))
-    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
-    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    blocks = [
+        node for node in tree_of(module).body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     return [name.name for node in imports for name in node.names if name.asname == name.name]
+
+
+def names_for_tests(module: str) -> Iterator[str]:
+    """Yield the names that a facade has for tests, by module."""
+    for node in tree_of(module).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NAMES":
+            yield from chain.from_iterable(ast.literal_eval(node.value).values())
 
 
 @pytest.mark.parametrize("module", [*lazy_modules()])
 def test_each_lazy_name_is_found(module: str) -> None:
     lazy, missing = import_module(module), []
-    names = {*typed_names(module), *getattr(lazy, "__all__", ())}
+    names = {*typed_names(module), *names_for_tests(module), *getattr(lazy, "__all__", ())}
     assert names
     for name in sorted(names):
         try:
