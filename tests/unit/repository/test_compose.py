@@ -15,8 +15,6 @@ from typing import Any
 import click
 import pytest
 import yaml
-from celery.bin.celery import celery
-from flower.command import is_flower_option
 from waiting import eventually
 
 from mqtune.backends import find_binary
@@ -73,6 +71,10 @@ def check_command(argv: list[str]) -> None:
         _, name, *options = argv
         subcommand(group, click.Context(group), name).make_context(name, options)
         return
+    # Each process of a run would import the programs to collect this file.
+    from celery.bin.celery import celery
+    from flower.command import is_flower_option
+
     program, _, _, name, *options = argv
     assert argv[:3] == ["celery", "-A", "workers.gpu"]
     app = SimpleNamespace(app=worker_app(WorkerSettings(broker=BROKER)))
