@@ -339,6 +339,7 @@ def test_a_program_that_fails_is_told_with_its_last_errors(tmp_path: Path) -> No
 def test_the_page_works_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MQTUNE_BROKER", "")
     with walkthrough(tmp_path / "walk") as walked:
+        walked.imports_optuna = False
         walked.follow(ROOT / "docs" / "how-to" / "tune.md")
 
     assert all(math.isfinite(Results.load(name).best.value) for name in saved_experiments())
