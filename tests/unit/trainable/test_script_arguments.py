@@ -209,7 +209,7 @@ SEVERAL = r"epoch (?P<epoch>\d+): loss (?P<loss>[^\s,]+)(?:, acc (?P<acc>\S+))?"
         # Two patterns may read the same metric.
         ([r"^val (?P<loss>\S+)", r"^final (?P<loss>\S+)"], "val 2\nval 1\nfinal 0\n", [{"loss": 2}, {"loss": 1}, {"loss": 0}]),
         # Tagged lines are reports too, and are not matched.
-        # Lines that are JSON objects with the metric are reports; others, such as those of a log, are none.
+        # Lines that are JSON objects with the metric are reports. Others, such as lines of a log, are not.
         ("json", 'loss 5\n{"epoch": 1, "loss": 0.5, "note": "a"}\n  {"loss": NaN, "ok": true}  \n', [{"epoch": 1, "loss": 0.5, "note": "a"}, {"loss": pytest.approx(math.nan, nan_ok=True), "ok": True}]),
         ("json", '{"level": "info"}\n{"train": {"loss": 1}}\n[{"loss": 1}]\n{"loss": 1\nx {"loss": 2}\n{"loss": 3}', [{"loss": 3}]),
         ("json", '{"a":' * 50_000 + '\n{"loss": 1}\n[tune-metric]: {"loss": 2}\n', [{"loss": 1}, {"loss": 2}]),
