@@ -26,6 +26,7 @@ from mqtune.services.worker import worker_app
 from mqtune.trainable import KEY_VARIABLE
 from mqtune.worker import GRACE_S, WorkerSettings, shutdown_s
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 BROKER = "redis://:redis-secret@head:6379/0"
 PASSWORDS = {"REDIS_PASSWORD": "redis-secret", "FLOWER_PASSWORD": "flower-secret"}

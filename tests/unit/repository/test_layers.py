@@ -302,6 +302,7 @@ def test_integrations_import_public_packages_and_one_module_of_the_inside() -> N
     assert inside == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -324,6 +325,7 @@ def test_a_trial_process_is_light(code: str) -> None:
     assert {name.removeprefix("core.") for name in own if name.startswith("core.")} <= core
 
 
+@pytest.mark.slow
 def test_no_public_name_imports_a_partner() -> None:
     # An attempt counts, also for a partner that is not installed here.
     probe = f"""
