@@ -1,15 +1,16 @@
-"""What tests of pages share: the tables of a page of the docs, and whether the tests that they name are there."""
+"""Tables of the docs' pages, the tests that they name, and parsed Python files."""
 
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CODE", "ROOT", "absent_tests", "table_lines"]
+__all__ = ["CODE", "ROOT", "absent_tests", "nodes_in", "nodes_of", "table_lines"]
 
 ROOT: Final = Path(__file__).parents[1]
 CODE: Final = re.compile(r"`([^`]*)`")
@@ -35,9 +36,23 @@ def absent_tests(named: Iterable[str]) -> list[str]:
     return absent
 
 
+def nodes_in(source: str) -> tuple[ast.AST, ...]:
+    """Return all nodes of the source of a Python module. The first is the module."""
+    return tuple(ast.walk(ast.parse(source)))
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a Python file, which is parsed once for all tests of a process."""
+    nodes = nodes_in(path.read_text())
+    # The collector would visit half a million nodes again and again.
+    gc.freeze()
+    return nodes
+
+
 @cache
 def definitions(path: str) -> set[str]:
-    """Return the names of the functions of a file and of its classes, those of a method with its class and a dot."""
+    """Return the names of the functions and methods of a file. A method's has its class and a dot."""
     found: set[str] = set()
 
     def collect(body: list[ast.stmt], prefix: str) -> None:

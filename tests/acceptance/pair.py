@@ -29,7 +29,7 @@ Tune = Callable[..., mqtune.Tuner]
 _names = itertools.count(1)
 
 
-def counting(steps: int = ENDLESS, *, lr: float = 1.0, step_s: float = 0.01) -> dict[str, Any]:
+def counting(steps: int = ENDLESS, *, lr: float = 1.0, step_s: float = 0.05) -> dict[str, Any]:
     """The config of a trial that counts up by lr, so often."""
     return {"lr": float(lr), "steps": steps, "step_s": float(step_s)}
 
@@ -48,7 +48,7 @@ def workers(broker: str, folder: Path, **given: Any) -> Iterator[Callable[..., s
 
 @contextlib.contextmanager
 def tuners(broker: str, store: Path) -> Iterator[Tune]:
-    """What builds tuners for a trainable and the configs of its first trials; all trials are stopped afterwards."""
+    """Yield a function that builds tuners from a trainable and its first configs. Stop all trials afterwards."""
     built: list[mqtune.Tuner] = []
 
     def tune(trainable: Any, *configs: dict[str, Any], store: Path | None = store, **options: Any) -> mqtune.Tuner:
@@ -91,7 +91,7 @@ def finished(tuner: mqtune.Tuner) -> list[Trial]:
 
 
 def rows(tuner: mqtune.Tuner, trial: Trial, attempt: int) -> list[dict[str, Any]]:
-    """What an attempt has reported, late reports too."""
+    """Return the metrics of an attempt's reports, with late reports."""
     return [report.metrics for report in tuner.results().reports(trial.id) if report.attempt == attempt]
 
 

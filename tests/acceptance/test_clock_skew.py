@@ -1,4 +1,4 @@
-"""Workers whose machines' clocks are hours off, or are set back while a trial runs: nothing comes of it."""
+"""Clocks that are hours off, or are set back while a trial runs, change nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOON_S: Final = 300.0
 ABOUT_S: Final = 5.0
 #: Slots of shapes that no other test's worker has: those of the machines whose clocks are wrong, and of one whose is right.
 WRONG, RIGHT = mqtune.Resources(cpus=6), mqtune.Resources(cpus=7)
-#: What a machine's Python runs when it starts: its clock is off by so much, and is set back by an hour every 0.2 s.
+#: Python runs this on a machine when it starts: its clock is off by so much, and is set back by an hour every 0.2 s.
 SITE = """
     import time
     from os import environ
@@ -43,7 +43,10 @@ SITE = """
 
 @pytest.fixture(scope="module")
 def machines(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The broker, with a worker five hours ahead, one five hours behind whose clock steps back, and one that is right."""
+    """Yield a broker with a worker five hours ahead, one five hours behind, and a right one.
+
+    The clock of the second one steps back.
+    """
     folder = tmp_path_factory.mktemp("machines")
     (folder / "sitecustomize.py").write_text(textwrap.dedent(SITE))
     wrong = {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
@@ -60,7 +63,7 @@ def machines(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def what_was_decided(results: Results) -> list[Any]:
-    """Which trials there were, what each reported, what was decided of it and why, and how it ended."""
+    """Return the trials with their ends, the decisions with their reasons, and the reports."""
     entries = JournalFile(results.folder / JOURNAL_FILE).read()
     decided = [event for entry in entries if isinstance(event := decode_event(entry.data), DecisionTaken)]
     return [
@@ -71,7 +74,7 @@ def what_was_decided(results: Results) -> list[Any]:
 
 
 def run(broker: str, name: str, resources: mqtune.Resources) -> Results:
-    """Tune one trial after the other, so that what is decided does not depend on which is faster."""
+    """Tune one trial after the other, so that decisions do not depend on their speed."""
     return mqtune.Tuner(
         trainables.tells_time,
         {"lr": mqtune.uniform(0, 1)},
@@ -84,7 +87,7 @@ def run(broker: str, name: str, resources: mqtune.Resources) -> Results:
         stop=mqtune.TimeLimit(HOUR_S)
         | mqtune.TimeLimit(HOUR_S, count="driver_time")
         | mqtune.TimeLimit(HOUR_S, count="trial_time"),
-        max_trials=14,
+        max_trials=8,
         run=mqtune.RunOptions(max_concurrent=1, progress=False),
         process=mqtune.Process(timeout_s=HOUR_S, sync="lockstep"),
         resources=resources,

@@ -15,7 +15,7 @@ from mqtune.results.results import Results
 
 MQTUNE = (sys.executable, "-m", "mqtune")
 #: Enough of the demo's 150 trials to show what it does.
-TRIALS = 40
+TRIALS = 30
 SHORTER = f"""
 import mqtune, mqtune.cli
 mqtune.Tuner = lambda *given, tuner=mqtune.Tuner, **more: tuner(*given, **{{**more, "max_trials": {TRIALS}}})

@@ -111,8 +111,8 @@ def test_each_example_names_its_experiment_so_that_the_same_command_continues():
     assert [name for name in names if re.search(r"-\d+$", name)] == []
 
 
-#: One script for each kind of trainable: a function, a class and a script.
-@pytest.mark.parametrize("name", ["README.md", "trainable_class.py", "script_trainable/tune_script.py"])
+#: A function, and a script that runs in an interpreter of its own. The definition names a class as it names a function.
+@pytest.mark.parametrize("name", ["README.md", "script_trainable/tune_script.py"])
 def test_after_ctrl_c_the_same_command_continues(name: str, tmp_path: Path):
     script = EXAMPLES / name if name in SCRIPTS else script_of_readme(tmp_path)
 
@@ -199,9 +199,9 @@ def test_a_population_goes_on_from_the_checkpoints_of_its_best(two_workers: str,
 
 
 def test_a_script_that_knows_nothing_of_mqtune_is_tuned_on_this_machine():
-    text, results = run_example("script_trainable/tune_script.py")
+    text, results = run_example("script_trainable/tune_script.py", trials=5)
 
     assert not results.errors
-    assert len(results) == text.count("\ntrial") + 1 == 12
+    assert len(results) == text.count("\ntrial") + 1 == 5
     assert text.splitlines()[-1].startswith("best: train.py --lr ")
     assert results.best.metrics["step"] == 27

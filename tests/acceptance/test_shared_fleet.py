@@ -1,4 +1,4 @@
-"""Several experiments on one fleet: who gets how many of its slots, and why no more."""
+"""Several experiments on one fleet: the slots of each, and the reason why it has no more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mqtune.services.shares.divider import Demand
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=9)
 #: So many that no trial ends before the others have come, however busy the machine is.
-STEPS = 350
+STEPS = 140
 OPTIONS = ("--gpus", "0", "--slots", "4", "--cpus", "36")
 #: Slots are given back soon, and are still taken when a command that comes behind a driver's step looks at them.
 TRIAL_S = 0.5
@@ -46,7 +46,7 @@ def four_slots(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def make(four_slots: None, broker: str, tune: Tune) -> Iterator[Make]:
-    """Build a tuner whose short trials go on for ever; what a driver wants that an earlier test has killed is forgotten."""
+    """Build a tuner with endless short trials. Demands of drivers of earlier tests are forgotten."""
     with contextlib.closing(connect(broker)) as client:
         client.delete(DEMANDS)
     with contextlib.ExitStack() as stack:
@@ -79,7 +79,7 @@ def why(tuner: mqtune.Tuner) -> list[str]:
 
 
 def without_slot() -> list[str]:
-    """Return the experiments that ``mqtune fleet`` lists as those that have no slot."""
+    """Return the experiments that ``mqtune fleet`` lists as experiments without a slot."""
     _, _, rows = CliRunner().invoke(group, ["fleet"]).stdout.partition("no slot for")
     return [line.split()[0] for line in rows.splitlines()[1:]]
 
@@ -119,7 +119,7 @@ def test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report(
     make: Make, fleet: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(trainables, "in_dicts", saving.in_dicts, raising=False)
-    config = {"lr": mqtune.uniform(1, 2), "steps": STEPS, "step_s": 0.02}
+    config = {"lr": mqtune.uniform(1, 2), "steps": STEPS, "step_s": 0.05}
     patient = mqtune.RunOptions(preemptible=True, timing=Timing(share_grace_s=0.5))
     low = tune("in_dicts", config, max_trials=4, resources=SLOT, run=patient)
     eventually(lambda: low.step(0.05) or sum(bool(trial.checkpoint) for trial in low.get_trials()) == 4, 60)
@@ -135,7 +135,7 @@ def test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report(
     assert all(0 < reports < STEPS for reports in paused)
     for trial in trials:
         assert trial.status is TrialStatus.COMPLETED
-        # Whatever it had done when it was paused, it went on from there.
+        # It continued where it had been paused.
         assert trial.last_metrics["step"] == STEPS
         assert trial.last_metrics["loss"] == pytest.approx(-STEPS * trial.config["lr"])
         assert len(trial.attempts) == 2

@@ -376,6 +376,7 @@ def test_failures_do_not_end_a_run_in_which_another_trial_has_reported(tmp_path:
 def test_the_page_works_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MQTUNE_BROKER", "")
     with walkthrough(tmp_path / "walk") as walked:
+        walked.imports_optuna = False
         walked.follow(ROOT / "docs" / "how-to" / "tune.md")
 
     assert all(math.isfinite(Results.load(name).best.value) for name in saved_experiments())

@@ -1,4 +1,4 @@
-"""A fleet is upgraded to another minor version by halves: the experiment continues on the upgraded worker, and no attempt is lost."""
+"""An experiment continues while its fleet is upgraded by halves, and loses no attempt."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_experiment_continues_on_the_upgraded_half_once_its_driver_is_upgrade
         running_worker(own_broker, tmp_path / "new.log", *OPTIONS, name="new", program=UPGRADED),
         tuners(own_broker, tmp_path / "store") as tune,
     ):
-        tuner = tune(saving.Counts, counting(150), counting(150), run=mqtune.RunOptions(max_concurrent=1))
+        tuner = tune(saving.Counts, counting(30), counting(30), run=mqtune.RunOptions(max_concurrent=1))
         drive(tuner, lambda: any(trial.attempt.reports >= 3 for trial in tuner.get_trials()))
         assert {trial.attempt.worker.partition("@")[0] for trial in tuner.get_trials()} - {""} == {"old"}
         drivers = f"drivers are of {minor(mqtune.__version__)}"

@@ -29,8 +29,8 @@ def saves_folder(config):
 
 
 def slow(config):
-    for epoch in range(15_000):
-        time.sleep(0.02)
+    for epoch in range(3_000):
+        time.sleep(0.1)
         mqtune.report({"loss": config["x"] / (epoch + 1)})
 
 
@@ -59,9 +59,9 @@ def raises(config):
 
 def stubborn(config):
     is_told = False
-    for epoch in range(3000):
+    for epoch in range(600):
         try:
-            time.sleep(0.01)
+            time.sleep(0.05)
             if not is_told:
                 mqtune.report({"loss": 1.0 + epoch})
         except BaseException:
@@ -86,7 +86,7 @@ def as_long_as_it_says(config):
 
 
 def counts(config):
-    """Report 1, 2, 3 … up to ``steps``; go on from a checkpoint where there is one, and save one every 10 steps."""
+    """Report 1, 2, 3 … up to ``steps``, from the checkpoint on. Save one every 10 steps."""
     start = mqtune.get_checkpoint()
     done = 0 if start is None else start.data["step"]
     for step in range(done + 1, int(config["steps"]) + 1):
@@ -103,7 +103,7 @@ def lingers(config):
 
 
 def tells_all(config):
-    """Print everything that a trial can see without looking for it, and fail once a file is there."""
+    """Print everything that a trial sees by itself, and fail once a file is there."""
     print("the trial's environment:", dict(os.environ))
     print("its arguments:", sys.argv, sys.orig_argv)
     print("its context:", mqtune.get_context())

@@ -17,23 +17,15 @@ LR = {"lr": mqtune.uniform(0, 1)}
 SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "fifo in batches": lambda: mqtune.FIFO(batch=3),
     "asha": lambda: mqtune.ASHA(MAX_T, time_attr="epoch"),
-    "asha in brackets": lambda: mqtune.ASHA(MAX_T, brackets=3),
     "promotion": lambda: mqtune.PromotionASHA(MAX_T),
-    "promotion in brackets": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, brackets=2),
     "promotion by cost": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, cost="time_total_s"),
     "pasha": lambda: mqtune.PASHA(MAX_T, reduction_factor=2),
     "rush": lambda: mqtune.RUSH(MAX_T, 2),
     "moasha": lambda: mqtune.MOASHA(MAX_T, reduction_factor=2, brackets=2),
     "hyperband": lambda: mqtune.HyperBand(MAX_T),
-    "asha to the end": lambda: mqtune.ASHA(MAX_T, stop_last_trials=False),
-    "promotion to the end": lambda: mqtune.PromotionASHA(MAX_T, reduction_factor=2, stop_last_trials=False),
-    "hyperband to the end": lambda: mqtune.HyperBand(MAX_T, stop_last_trials=False),
     "median": lambda: mqtune.MedianStopping(grace_period=2, min_samples=2),
-    "quarter": lambda: mqtune.MedianStopping(min_samples=2, cutoff=0.25, min_run_s=2),
-    "median of completed": lambda: mqtune.MedianStopping(against="completed", min_samples=1, min_completed=2),
     "wilcoxon": lambda: mqtune.WilcoxonStopping(p_threshold=0.3),
     "pbt": lambda: mqtune.PBT(4, LR, quantile_fraction=0.5, population_size=5),
-    "pbt in generations": lambda: mqtune.PBT(4, LR, quantile_fraction=0.5, population_size=4, synchronous=True),
 }
 
 

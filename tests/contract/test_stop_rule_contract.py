@@ -11,10 +11,8 @@ from mqtune.schedulers.stopping.rule import StopRule, as_rule
 from mqtune.testing.stop_rules import NewRule, StopRuleContract
 
 RULES: dict[str, Callable[[], StopRule | None]] = {
+    # The other rules that count trials differ in the number that they count.
     "TrialsStarted": lambda: mqtune.schedulers.stopping.TrialsStarted(5),
-    "TrialsCompleted": lambda: mqtune.schedulers.stopping.TrialsCompleted(3),
-    "TrialsFailed": lambda: mqtune.schedulers.stopping.TrialsFailed(2),
-    "TrialsEnded": lambda: mqtune.schedulers.stopping.TrialsEnded(3),
     "ReportsReceived": lambda: mqtune.schedulers.stopping.ReportsReceived(20),
     "TargetReached": lambda: mqtune.TargetReached(0.05),
     "ExperimentPlateau": lambda: mqtune.ExperimentPlateau(top=2, patience=3),

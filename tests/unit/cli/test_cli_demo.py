@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from book import Book
 from click.testing import CliRunner
 
-import mqtune.cli.digits
+import mqtune.cli
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.journal import JOURNAL_FILE
 
@@ -18,7 +20,8 @@ from mqtune.journal import JOURNAL_FILE
 def demos(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the demos that began or continued."""
     names: list[str] = []
-    monkeypatch.setattr(mqtune.cli.digits, "main", names.append)
+    # The demo's own module imports scikit-learn, which takes longer than these tests.
+    monkeypatch.setitem(sys.modules, "mqtune.cli.digits", SimpleNamespace(main=names.append))
     monkeypatch.delenv("MQTUNE_BROKER", raising=False)
     return names
 

@@ -19,13 +19,12 @@ from optuna.trial import TrialState
 from searcher_story import DOMAINS, train
 from simulation import tuner_on
 
-import mqtune
+import mqtune.integrations
 from mqtune import Results
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import Config
-from mqtune.integrations import study_of
 
 SPACE = {**DOMAINS, "steps": mqtune.qrandint(10, 95, 10)}
 
@@ -76,7 +75,8 @@ def test_a_study_of_a_running_experiment_has_its_waiting_and_running_trials(resu
     created, *events = results.events()
     assert isinstance(created, ExperimentCreated)
 
-    seen = {trial.state for end in range(0, len(events), 25) for trial in study_of(created, events[:end]).trials}
+    studies = (mqtune.integrations.study_of(created, events[:end]) for end in range(0, len(events), 25))
+    seen = {trial.state for study in studies for trial in study.trials}
 
     assert seen >= {TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED}
 

@@ -1,4 +1,4 @@
-"""What docs/adapters.md shows, with the real libraries: reports, checkpoints, stops, and trials that go on where they were."""
+"""The examples of docs/adapters.md report, save, stop and resume with the real libraries."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import AttemptEnd
 from mqtune.integrations import CallbackReports
 
+pytestmark = pytest.mark.slow
 PAGE: Final = (ROOT.parent / "docs" / "adapters.md").read_text()
 #: The module of mqtune for each library, and the heading of its section.
 TITLES: Final = {
@@ -51,7 +52,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """What these libraries warn of is theirs."""
+    """Ignore the warnings of these libraries."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -92,7 +93,7 @@ def iterations(attempt: AttemptHere) -> list[int]:
 
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, after: int, tell: Callable[[], None]) -> None:
-    """Have the trial told something in the middle of its training, behind so many reports."""
+    """Have the trial notified in the middle of its training, after this number of reports."""
     made, make = [0], CallbackReports.make
 
     def told(self: CallbackReports, *arguments: Any) -> None:

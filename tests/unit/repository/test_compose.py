@@ -15,8 +15,6 @@ from typing import Any
 import click
 import pytest
 import yaml
-from celery.bin.celery import celery
-from flower.command import is_flower_option
 from waiting import eventually
 
 from mqtune.backends import find_binary
@@ -28,6 +26,7 @@ from mqtune.services.worker import worker_app
 from mqtune.trainable import KEY_VARIABLE
 from mqtune.worker import GRACE_S, WorkerSettings, shutdown_s
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 BROKER = "redis://:redis-secret@head:6379/0"
 PASSWORDS = {"REDIS_PASSWORD": "redis-secret", "FLOWER_PASSWORD": "flower-secret"}
@@ -73,6 +72,10 @@ def check_command(argv: list[str]) -> None:
         _, name, *options = argv
         subcommand(group, click.Context(group), name).make_context(name, options)
         return
+    # Each process of a run would import the programs to collect this file.
+    from celery.bin.celery import celery
+    from flower.command import is_flower_option
+
     program, _, _, name, *options = argv
     assert argv[:3] == ["celery", "-A", "workers.gpu"]
     app = SimpleNamespace(app=worker_app(WorkerSettings(broker=BROKER)))

@@ -1,4 +1,4 @@
-"""What stands in deploy/ is what the programs that read it take: schemas, shells, and the names of mqtune's own code."""
+"""The files of deploy/ fit the schemas, shells and code that read them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from mqtune.core.priorities import PRIORITIES, lists_of
 from mqtune.core.resources import queue_name
 from mqtune.worker import shutdown_s
 
+pytestmark = pytest.mark.slow
 DEPLOY: Final = ROOT / "deploy"
 BROKER: Final = "redis://head:6379/0"
-#: The schemas of what is no part of Kubernetes, by its group.
+#: The schemas of groups outside Kubernetes.
 OF_OTHERS: Final = {"keda.sh": "keda", "monitoring.coreos.com": "prometheus-operator"}
 #: A list of manifests, and no manifest itself.
 KUSTOMIZATION: Final = DEPLOY / "kubernetes" / "kustomization.yaml"

@@ -22,6 +22,7 @@ import mqtune
 from mqtune.cli import group
 from mqtune.testing.searchers import NewSearcher, SearcherContract
 
+pytestmark = pytest.mark.slow
 PAGES: Final = {
     page: (ROOT / "docs" / f"{page}.md").read_text() for page in ("trials", "checkpoints", "processes", "deciding")
 }

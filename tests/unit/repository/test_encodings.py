@@ -1,4 +1,4 @@
-"""mqtune works in any locale: no file is read or written in the locale's encoding, and no stream is asked for what it lacks."""
+"""mqtune works in any locale: files name an encoding, streams print what they can."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from pathlib import Path
 
 import pytest
 from book import Book
+from pages import nodes_of
 
 import mqtune
 from mqtune.core.text import replace_unencodable
 
 PACKAGE = Path(mqtune.__file__).parent
-#: What reads or writes text, and how many arguments come before the encoding.
+#: Methods that read or write text, with the number of arguments before the encoding.
 READS_TEXT = {"read_text": 0, "write_text": 1}
 #: A locale of which Python makes ASCII.
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def calls_without_encoding(source: str) -> list[int]:
+def calls_without_encoding(path: Path) -> list[int]:
     """The lines of calls that read or write text by the locale's encoding."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(path):
         if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -51,12 +52,13 @@ def test_every_text_file_is_read_and_written_in_an_encoding_that_is_named() -> N
     found = {
         str(path.relative_to(PACKAGE)): lines
         for path in PACKAGE.rglob("*.py")
-        if (lines := calls_without_encoding(path.read_text(encoding="utf-8")))
+        if (lines := calls_without_encoding(path))
     }
 
     assert found == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["show", "groesse"], ["show", "groesse", "0001"], ["list"], ["worker", "--help"]])
 def test_commands_print_in_a_locale_without_umlauts(command: list[str], tmp_path: Path) -> None:
     book = Book(tmp_path / "home" / "groesse")

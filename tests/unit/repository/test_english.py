@@ -1,4 +1,4 @@
-"""The docstrings and comments of the package, and the pages, are in plain English, as far as patterns can tell."""
+"""The package's docstrings and comments, and the pages, are in plain English by patterns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from pages import ROOT
+from pages import ROOT, nodes_of
 
 PACKAGE: Final = ROOT / "mqtune"
 #: Sentences that a reader has to read twice. A hit is a hint: some are right, so a folder may have a few.
@@ -43,8 +43,8 @@ def comments_in(path: Path) -> Iterator[str]:
             yield token.string.lstrip("#: ")
 
 
-def docstrings_in(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
+def docstrings_in(path: Path) -> Iterator[str]:
+    for node in nodes_of(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(node) or ""
 
@@ -60,7 +60,7 @@ def hits_in(text: str) -> list[str]:
 def test_the_texts_of_a_folder_are_plain(folder: Path) -> None:
     words, hits, first_lines = 0, Counter[str](), []
     for path in (*folder.glob("*.py"), *folder.glob("*.lua")):
-        docstrings = [*docstrings_in(path.read_text())] if path.suffix == ".py" else []
+        docstrings = [*docstrings_in(path)] if path.suffix == ".py" else []
         for text in (*docstrings, *comments_in(path)):
             words += len(text.split())
             hits.update(f"{path.name}: {name}: {text[:80]}" for name in hits_in(text))

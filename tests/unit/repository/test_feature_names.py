@@ -13,6 +13,7 @@ from feature_names import FEATURES, counts, naming_lines
 MOST: Final = {"gangs": (19, 5), "shares": (18, 4), "reuse": (6, 0), "recovery": (25, 2), "packing": (4, 0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", MOST)
 def test_a_feature_is_named_in_no_further_module(feature: str) -> None:
     found = naming_lines(feature)

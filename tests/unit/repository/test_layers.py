@@ -1,4 +1,4 @@
-"""An arrow may only point down: the floors of the design, and the outside imports of each part."""
+"""Imports point down the floors of the design, and few parts import other libraries."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+from pages import nodes_of
 
 import mqtune
 
@@ -111,7 +112,7 @@ def _imports_of(root: Path) -> Iterator[Import]:
     modules = {f"mqtune.{name}" for name in modules_of(root)}
     for path in sorted(root.rglob("*.py")):
         file = path.relative_to(root).as_posix()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Import):
                 yield from (Import(file, node.lineno, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -134,7 +135,7 @@ def _last_name(function: ast.expr) -> str:
 
 
 def _named(module: ast.expr, modules: set[str]) -> list[str]:
-    """The modules of the package that the argument of ``import_module`` names, or may name by its beginning."""
+    """Return the package's modules that an argument of ``import_module`` may name."""
     if isinstance(module, ast.Constant):
         return [name for name in [str(module.value)] if name.startswith("mqtune.")]
     begin = module.values[0] if isinstance(module, ast.JoinedStr) else None
@@ -164,7 +165,7 @@ def test_no_arrow_points_up() -> None:
 
 
 def arrows_up_in(root: Path, folder: str) -> list[str]:
-    """Return the imports of a folder's modules that point to a room above their own, or to the folder's facade."""
+    """Return the imports in a folder that point to a higher room or to the folder's facade."""
     order = {name: floor for floor, names in enumerate(ROOMS[folder]) for name in names.split()}
     found = []
     for each in imports_of(root):
@@ -228,7 +229,7 @@ def test_libraries_stay_where_they_belong() -> None:
 
 
 def modules_of(root: Path) -> dict[str, str]:
-    """The files of a package by the names of their modules, relative to the package; its own face is left out."""
+    """Return the files of a package by the names of their modules, without its own facade."""
     files = (path.relative_to(root).as_posix() for path in root.rglob("*.py"))
     return {
         file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file
@@ -238,7 +239,10 @@ def modules_of(root: Path) -> dict[str, str]:
 
 
 def a_cycle(root: Path) -> list[str]:
-    """Return modules of which each imports the next, also in functions or for type checking alone; empty if none do."""
+    """Return modules in a cycle of imports, or an empty list.
+
+    Imports in functions and for type checking count.
+    """
     modules = modules_of(root)
     names = {file: name for name, file in modules.items()}
     graph: dict[str, set[str]] = {name: set() for name in modules}
@@ -298,6 +302,7 @@ def test_integrations_import_public_packages_and_one_module_of_the_inside() -> N
     assert inside == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -320,6 +325,7 @@ def test_a_trial_process_is_light(code: str) -> None:
     assert {name.removeprefix("core.") for name in own if name.startswith("core.")} <= core
 
 
+@pytest.mark.slow
 def test_no_public_name_imports_a_partner() -> None:
     # An attempt counts, also for a partner that is not installed here.
     probe = f"""

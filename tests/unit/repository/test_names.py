@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
-from pages import ROOT
+from pages import ROOT, nodes_in, nodes_of
 
 PACKAGE: Final = ROOT / "mqtune"
-#: Each library's module has one callback for that library's users, who import one of them.
+#: Each library's module has a callback of this name. A user imports one of them.
 ONE_PER_LIBRARY: Final = {"MqtuneCallback"}
 #: Words that fit any variable.
 EMPTY_NAMES: Final = {"each", "found", "there", "what"}
 
 
-def classes_in(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ClassDef):
-            yield node.name
-
-
-def empty_names_in(source: str) -> Iterator[str]:
-    """Yield the line and the name of each such variable and parameter. A class's fields don't count."""
-    tree = ast.parse(source)
-    fields = {id(part.target) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body
+def empty_names_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the line and name of each such variable and parameter, without a class's fields."""
+    fields = {id(part.target) for node in nodes if isinstance(node, ast.ClassDef) for part in node.body
               if isinstance(part, ast.AnnAssign)}  # fmt: skip
-    for node in ast.walk(tree):
+    for node in nodes:
         name = ""
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
             name = node.id
@@ -44,8 +37,9 @@ def empty_names_in(source: str) -> Iterator[str]:
 def test_no_two_classes_have_one_name() -> None:
     modules = defaultdict(set)
     for path in PACKAGE.rglob("*.py"):
-        for name in classes_in(path.read_text()):
-            modules[name].add(str(path.relative_to(ROOT)))
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef):
+                modules[node.name].add(str(path.relative_to(ROOT)))
 
     twice = {name: paths for name, paths in modules.items() if len(paths) > 1 and name not in ONE_PER_LIBRARY}
 
@@ -58,7 +52,7 @@ def test_no_two_classes_have_one_name() -> None:
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_a_variable_names_its_content(folder: Path) -> None:
-    empty = [f"{path.name}:{place}" for path in folder.glob("*.py") for place in empty_names_in(path.read_text())]
+    empty = [f"{path.name}:{place}" for path in folder.glob("*.py") for place in empty_names_in(nodes_of(path))]
 
     assert empty == []
 
@@ -77,4 +71,4 @@ def test_a_variable_names_its_content(folder: Path) -> None:
     ],
 )
 def test_an_empty_name_is_noticed(source: str) -> None:
-    assert len(list(empty_names_in(source))) == 1
+    assert len(list(empty_names_in(nodes_in(source)))) == 1

@@ -1,4 +1,4 @@
-"""No code travels: nothing in the package can make an object, or run a line, of bytes that came from elsewhere."""
+"""Nothing in the package makes an object or runs code from foreign bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from pages import nodes_of
 
 import mqtune
 
@@ -40,10 +42,9 @@ def files() -> list[Path]:
     return [*sorted(ROOT.rglob("*.py")), *sorted(WORKERS.rglob("*.py"))]
 
 
-def found_in(path: Path, text: str | None = None) -> Iterator[str]:
+def found_in(path: Path) -> Iterator[str]:
     """Yield the uses of all of the above in a file."""
-    tree = ast.parse(path.read_text() if text is None else text)
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

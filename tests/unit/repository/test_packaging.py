@@ -17,6 +17,7 @@ from test_layers import ALONE, PARTNERS, ROOT, imports_of
 import mqtune
 from mqtune.backends import ServerBinary
 
+pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parents[3]
 
 
@@ -43,7 +44,7 @@ def wheel_in(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a fresh environment with the wheel in it; what mqtune depends on is lent by this one."""
+    """The Python of a fresh environment with the wheel. This environment lends it the dependencies."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, symlinks=True, with_pip=False)
     python = folder / "bin" / "python"

@@ -1,17 +1,16 @@
-"""The seams between tests and package: the modules that unit tests import, private parts, and patched constants."""
+"""Unit tests import facades, and touch few private parts and constants."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pytest
-from pages import ROOT
+from pages import ROOT, nodes_of
 
 TESTS: Final = ROOT / "tests"
+FILES: Final = sorted(TESTS.rglob("*.py"))
 #: The modules of mqtune that tests of units and services may import, by their folders; "" is a folder's own facade. Their number may only fall.
 IMPORTED: Final = {
     "": "|client",
@@ -49,14 +48,9 @@ _OF_NAMED_TUPLES: Final = {"_asdict", "_fields", "_make", "_replace"}
 _OF_OTHERS: Final = ("os._", "sys._", "super()._", "socket._", "threading._", "providers._")
 
 
-@cache
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted(TESTS.rglob("*.py"))}
-
-
-def imported(tree: ast.Module) -> Iterator[str]:
+def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the modules of mqtune that a file imports."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mqtune":
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
@@ -68,9 +62,9 @@ def is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-def private_accesses(tree: ast.Module) -> Iterator[str]:
-    """Yield each private name of another object that a file reads, imports or patches, with its line."""
-    for node in ast.walk(tree):
+def private_accesses(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the line and name of each foreign private name that a file uses or patches."""
+    for node in nodes:
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls")):
                 continue
@@ -82,15 +76,15 @@ def private_accesses(tree: ast.Module) -> Iterator[str]:
                 yield f"{node.lineno} patch {patched}"
 
 
-def patched_constants(tree: ast.Module) -> Iterator[str]:
+def patched_constants(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield each constant of a module that a file patches, with its line."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and (patched := patched_name(node)) and is_constant(patched):
             yield f"{node.lineno} {patched}"
 
 
 def patched_name(call: ast.Call) -> str:
-    """The last part of the name that a call of ``setattr`` of pytest's patches, empty for another call."""
+    """Return the last part of the name that a call of pytest's ``setattr`` patches, if any."""
     if not (isinstance(call.func, ast.Attribute) and call.func.attr == "setattr" and call.args):
         return ""
     named = call.args[0] if len(call.args) == 2 else call.args[1]
@@ -113,9 +107,9 @@ def test_unit_tests_import_the_facades_alone() -> None:
     }
     found = {
         module
-        for path, tree in trees().items()
+        for path in FILES
         if (part := path.relative_to(TESTS).parts)[0] in ("unit", "services")
-        for module in imported(tree)
+        for module in imported(nodes_of(path))
         # The tests of a service know its modules.
         if not (part[0] == "services" and module.startswith(f"mqtune.services.{part[1]}."))
     }
@@ -126,6 +120,6 @@ def test_unit_tests_import_the_facades_alone() -> None:
 
 @pytest.mark.parametrize(("of", "most"), [(private_accesses, MOST_PRIVATE), (patched_constants, MOST_PATCHED)])
 def test_tests_touch_no_more_private_parts_and_constants(of: object, most: int) -> None:
-    found = [f"{path.relative_to(ROOT)}:{each}" for path, tree in trees().items() for each in of(tree)]  # type: ignore[operator]
+    found = [f"{path.relative_to(ROOT)}:{each}" for path in FILES for each in of(nodes_of(path))]  # type: ignore[operator]
 
     assert len(found) <= most, found

@@ -1,4 +1,4 @@
-"""The kernel knows no service, services meet it at its ports and facades, and each can be taken out."""
+"""The kernel knows no service, services use its ports and facades, and each can be removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from pages import ROOT
+from pages import ROOT, nodes_of
 from test_layers import imports_of
 
 from mqtune.services import driver, settings, worker
@@ -36,7 +36,7 @@ def kernel_that_imports_services(root: Path) -> list[str]:
 
 
 def services_beside_the_ports(root: Path) -> Iterator[str]:
-    """Yield the imports of services that are neither a port, a facade, nor a service that the docstring names."""
+    """Yield imports of services other than ports, facades and services in the docstring."""
     for each in imports_of(root):
         found = re.match(r"services/(\w+)/", each.file)
         parts = each.module.split(".")[1:]
@@ -122,7 +122,7 @@ def hooks_in_code(service: str) -> set[str]:
             each.name for each in class_in(PACKAGE / port / "ports.py", name).body if isinstance(each, ast.FunctionDef)
         }
         for path in (PACKAGE / "services" / service).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in nodes_of(path):
                 if isinstance(node, ast.ClassDef) and name in map(ast.unparse, node.bases):
                     hooks |= known & {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
     return hooks - {"start", "drain", "close"}
@@ -155,7 +155,7 @@ def train(config):
 
 if __name__ == "__main__":
     results = mqtune.Tuner(
-        train, {"lr": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=3, name="without", run=mqtune.RunOptions(progress=False)
+        train, {"lr": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=3, name="without", searcher="random", run=mqtune.RunOptions(progress=False)
     ).run()
     print([trial.status.value for trial in results.trials], len([*results.reports()]))
     print(*sorted(name for name in sys.modules if name.startswith("mqtune.services.")))
@@ -169,7 +169,7 @@ MISSING: Final = dict(zip(SERVICES, combinations(range(RUNS), RUNS // 2), strict
 
 
 def without(services: Collection[str], folder: Path) -> Path:
-    """Copy the package to a folder, without the folders of some services and their lines in the lists."""
+    """Copy the package to a folder, without some services and their lines in the lists."""
     shutil.copytree(PACKAGE, folder / "mqtune", ignore=shutil.ignore_patterns("__pycache__"))
     for service in services:
         shutil.rmtree(folder / "mqtune" / "services" / service)
@@ -188,6 +188,7 @@ def test_each_service_is_missing_from_a_run_that_has_any_other() -> None:
     assert all(set(MISSING[one]) - set(MISSING[other]) for one, other in permutations(SERVICES, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", range(RUNS))
 def test_without_some_services_trials_run_all_the_same(run: int, tmp_path: Path) -> None:
     missing = [service for service, runs in MISSING.items() if run in runs]

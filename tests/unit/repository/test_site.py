@@ -1,4 +1,4 @@
-"""The documentation's site is built without a warning and fetches nothing, and its reference matches the code."""
+"""The site builds without a warning, fetches nothing, and its reference matches the code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from built_site import built_site
 from cli_page import with_causes
-from pages import CODE, ROOT
+from pages import CODE, ROOT, nodes_of
 from walkthrough import blocks_of
 
 import mqtune
@@ -53,6 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_site(tmp_path_factory.getbasetemp())
 
 
+@pytest.mark.slow
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     loaded = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\s\"'>]*)")
     pages = [*site.rglob("*.html")]
@@ -118,7 +119,7 @@ def test_each_variable_of_the_environment_is_told() -> None:
     named = {
         found
         for path in (ROOT / "mqtune").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         for found in re.findall(r"^MQTUNE_\w+$", node.value)
     }

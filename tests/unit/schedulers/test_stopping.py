@@ -192,19 +192,21 @@ def test_a_later_attempt_keeps_its_checkpoints_values(checkpoint: str, source: T
 
 
 @pytest.mark.parametrize(
-    ("rule", "below", "at"),
+    ("rule", "below", "at", "word"),
     [
-        (TrialsStarted(3), {"CANDIDATE": 5, "QUEUED": 1, "FAILED": 1}, {"QUEUED": 1, "RUNNING": 1, "PAUSED": 1}),
-        (TrialsCompleted(3), {"COMPLETED": 2, "EARLY_STOPPED": 9}, {"COMPLETED": 3}),
-        (TrialsFailed(3), {"FAILED": 2, "ABANDONED": 9}, {"FAILED": 3}),
-        (TrialsFailed(2) & TrialsStarted(3), {"FAILED": 1, "QUEUED": 9}, {"FAILED": 2, "QUEUED": 1}),
-        (TrialsFailed(9) | TrialsStarted(3), {"FAILED": 2}, {"FAILED": 3}),
-        (TrialsEnded(3), {"FAILED": 2, "RUNNING": 9, "PAUSED": 9}, {"COMPLETED": 1, "EARLY_STOPPED": 1, "ABANDONED": 1}),
+        (TrialsStarted(3), {"CANDIDATE": 5, "QUEUED": 1, "FAILED": 1}, {"QUEUED": 1, "RUNNING": 1, "PAUSED": 1}, "started"),
+        (TrialsCompleted(3), {"COMPLETED": 2, "EARLY_STOPPED": 9}, {"COMPLETED": 3}, "completed"),
+        (TrialsFailed(3), {"FAILED": 2, "ABANDONED": 9}, {"FAILED": 3}, "failed"),
+        (TrialsFailed(2) & TrialsStarted(3), {"FAILED": 1, "QUEUED": 9}, {"FAILED": 2, "QUEUED": 1}, "started"),
+        (TrialsFailed(9) | TrialsStarted(3), {"FAILED": 2}, {"FAILED": 3}, "started"),
+        (TrialsEnded(3), {"FAILED": 2, "RUNNING": 9, "PAUSED": 9}, {"COMPLETED": 1, "EARLY_STOPPED": 1, "ABANDONED": 1}, "ended"),
     ],
 )  # fmt: skip
-def test_an_experiment_stops_at_the_number_of_trials(rule: StopRule, below: dict[str, int], at: dict[str, int]) -> None:
+def test_an_experiment_stops_at_the_number_of_trials(
+    rule: StopRule, below: dict[str, int], at: dict[str, int], word: str
+) -> None:
     assert rule.stops_experiment(experiment(**below), T0) == ""
-    assert rule.stops_experiment(experiment(**at), T0).split(" and ")[-1].startswith("3 trials have ")
+    assert rule.stops_experiment(experiment(**at), T0).split(" and ")[-1] == f"3 trials have {word}"
 
 
 def test_a_time_limit_holds_from_its_very_moment_on_and_says_when_that_is() -> None:

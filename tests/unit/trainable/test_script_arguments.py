@@ -23,6 +23,10 @@ PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "tune.md").read_text()
 ROWS = re.findall(r"^\| (`.*`|nothing) \| `(\{.*\})` \| (`.*`|nothing) \|", PAGE, re.MULTILINE)
 
 
+#: The code of the page's further scripts.
+SCRIPTS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[-1]
+
+
 def words(command: list[Any], config: dict[str, Any]) -> list[str]:
     """The words that become of a command's items."""
     return ArgumentTemplate(Script(["./train", *command]).items).fill(config)
@@ -205,7 +209,7 @@ SEVERAL = r"epoch (?P<epoch>\d+): loss (?P<loss>[^\s,]+)(?:, acc (?P<acc>\S+))?"
         # Two patterns may read the same metric.
         ([r"^val (?P<loss>\S+)", r"^final (?P<loss>\S+)"], "val 2\nval 1\nfinal 0\n", [{"loss": 2}, {"loss": 1}, {"loss": 0}]),
         # Tagged lines are reports too, and are not matched.
-        # Lines that are JSON objects with the metric are reports; others, such as those of a log, are none.
+        # Lines that are JSON objects with the metric are reports. Others, such as lines of a log, are not.
         ("json", 'loss 5\n{"epoch": 1, "loss": 0.5, "note": "a"}\n  {"loss": NaN, "ok": true}  \n', [{"epoch": 1, "loss": 0.5, "note": "a"}, {"loss": pytest.approx(math.nan, nan_ok=True), "ok": True}]),
         ("json", '{"level": "info"}\n{"train": {"loss": 1}}\n[{"loss": 1}]\n{"loss": 1\nx {"loss": 2}\n{"loss": 3}', [{"loss": 3}]),
         ("json", '{"a":' * 50_000 + '\n{"loss": 1}\n[tune-metric]: {"loss": 2}\n', [{"loss": 1}, {"loss": 2}]),
@@ -214,6 +218,30 @@ SEVERAL = r"epoch (?P<epoch>\d+): loss (?P<loss>[^\s,]+)(?:, acc (?P<acc>\S+))?"
 )  # fmt: skip
 def test_these_reports_are_read_from_output(patterns: Any, output: str, expected: list[dict[str, Any]]):
     assert reports(patterns, output) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "expected", "output", "report"),
+    [
+        ("libsvm", {"c": 2, "g": 0.5}, "-c 2 -g 0.5 -v 5 heart.scale",
+         "optimization finished, #iter = 17\nCross Validation Accuracy = 25.5%\n", {"accuracy": 25.5}),
+        ("forest", {"trees": 10, "depth": 2}, "10 2", "Loading required package: forest\nfold  3  of 3\n  rmse:   12.5\n",
+         {"fold": 3, "rmse": 12.5}),
+        ("hydra", {"model.lr": -1e-05, "model.sizes": (32, 16), "model.name": "big", "model.drop": None},
+         """hydra.run.dir=. model.lr=-1e-05 'model.sizes=[32, 16]' 'model.name="big"' model.drop=null""",
+         "[2026-01-01 00:00:00,000][INFO] - val/loss=-2e-05\n", {"loss": -2e-05}),
+        ("flags", {"amp": True, "shift": -1e-05}, "--amp --shift=-1e-05", "loss 0.5\n", {"loss": 0.5}),
+    ],
+)  # fmt: skip
+def test_each_script_of_the_page_calls_and_reads_its_program(
+    name: str, config: dict[str, Any], expected: str, output: str, report: dict[str, Any]
+):
+    names: dict[str, Any] = {"mqtune": mqtune}
+    exec(compile(SCRIPTS, "docs/how-to/tune.md", "exec"), names)
+    script: Script = names[name]
+
+    assert ArgumentTemplate(script.items).fill(config) == shlex.split(expected)
+    assert reports(script.metrics, output, [next(reversed(report))]) == [report]
 
 
 def test_a_progress_bar_that_ends_no_line_is_read():
