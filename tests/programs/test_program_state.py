@@ -1,0 +1,9 @@
+"""What a program changes in its libraries when it begins is changed once in each trial, as by hand."""
+
+from __future__ import annotations
+
+from harness import Programs
+
+
+def test_a_program_registers_and_patches_once(programs: Programs):
+    programs.check("registers_at_top.py")
