@@ -172,7 +172,8 @@ def test_it_gives_on_a_worker_what_it_gives_in_the_script_which_writes_the_same_
         return done.stdout
 
     for name, source in {"program": PROGRAM, "library": LIBRARY, "loader": LOADER}.items():
-        (tmp_path / f"{name}.py").write_text(source)
+        # Python reads a file in the encoding that its first line names.
+        (tmp_path / f"{name}.py").write_text(f"# coding: latin-1\nLETTER = 'é'\n{source}", encoding="latin-1")
     tops = [tmp_path / number for number in ("1", "2")]
     for top in tops:
         run("program.py", top.name)
