@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,12 @@ from mqtune.trainable.spec import Loaded, TrainableSpec
 
 #: The libraries with a global generator of random numbers.
 _LIBRARIES: Final = ("random", "numpy.random", "torch")
+#: For each of these, the functions by which a program sets its generator. PyTorch's is never seeded a second time.
+_SETTERS: Final[Mapping[str, tuple[str, ...]]] = {"random": ("seed", "setstate"), "numpy.random": ("seed", "set_state")}
 #: NumPy's seeds are below this number.
 _SEEDS: Final = 2**32
+#: The libraries whose generator the program has seeded itself.
+_seeded_by_program: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +116,59 @@ class Program:
 def seed_generators(seed: int | None = None) -> None:
     """Seed the global random generators of the imported libraries.
 
-    Without a *seed*, those of Python and NumPy get new random seeds, and PyTorch's keeps its state.
+    Without a *seed*, those of Python and NumPy get new random seeds, and PyTorch's keeps its state. Generators that the
+    program has seeded keep their state, too.
     """
     for name in _LIBRARIES:
-        if name in sys.modules:
+        if name in sys.modules and (seed is not None or name not in _seeded_by_program):
             _seed_library(name, seed)
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global random generators, also those of libraries imported within the block."""
+    """Seed the global random generators, also those of libraries imported within the block.
+
+    Generators that the block seeds are noted for ``seed_generators``.
+    """
     seed_generators(seed)
-    finder = _SeedOnImport(seed)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(finder)
+    with contextlib.ExitStack() as stack:
+        for name in _SETTERS.keys() & sys.modules.keys():
+            _watch_setters(name, stack)
+        finder = _SeedOnImport(seed, stack)
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(finder)
+
+
+def _watch_setters(library: str, stack: contextlib.ExitStack) -> None:
+    """Note it when a library's generator is set, until the stack is closed."""
+    module = sys.modules[library]
+    for name in _SETTERS[library]:
+        setter = getattr(module, name)
+        watched = _watched(library, setter)
+        setattr(module, name, watched)
+        stack.callback(_restore, module, name, setter, watched)
+
+
+def _watched(library: str, setter: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(setter)
+    def watched(*args: object, **kwargs: object) -> object:
+        result = setter(*args, **kwargs)
+        # Without a value, both libraries' seed functions draw a random seed.
+        is_random = all(value is None for value in (*args, *kwargs.values()))
+        (_seeded_by_program.discard if is_random else _seeded_by_program.add)(library)
+        return result
+
+    return watched
+
+
+def _restore(module: ModuleType, name: str, setter: object, watched: object) -> None:
+    # The program may have put its own function there.
+    if getattr(module, name, None) is watched:
+        setattr(module, name, setter)
 
 
 def _seed_library(name: str, seed: int | None) -> None:
@@ -153,8 +193,9 @@ def _seed_torch(torch: ModuleType, seed: int) -> None:
 class _SeedOnImport:
     """Seeds a library's generator when the program imports the library."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, watches: contextlib.ExitStack) -> None:
         self._seed = seed
+        self._watches = watches
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -169,8 +210,13 @@ class _SeedOnImport:
         specs = (finder.find_spec(fullname, path, target) for finder in finders)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            _call_after(spec.loader, lambda: _seed_library(fullname, self._seed))
+            _call_after(spec.loader, lambda: self._begin(fullname))
         return spec
+
+    def _begin(self, library: str) -> None:
+        _seed_library(library, self._seed)
+        if library in _SETTERS:
+            _watch_setters(library, self._watches)
 
 
 def _call_after(loader: Any, action: Callable[[], None]) -> None:
