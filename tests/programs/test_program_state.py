@@ -1,4 +1,4 @@
-"""What a program changes in its libraries when it begins is changed once in each trial, as by hand."""
+"""A program changes its libraries once in each trial, as by hand."""
 
 from __future__ import annotations
 

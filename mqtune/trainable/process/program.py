@@ -20,8 +20,9 @@ from mqtune.trainable.spec import Loaded, TrainableSpec
 
 #: The libraries with a global generator of random numbers.
 _LIBRARIES: Final = ("random", "numpy.random", "torch")
-#: For each of these, the functions by which a program sets its generator. PyTorch's is never seeded a second time.
-_SETTERS: Final[Mapping[str, tuple[str, ...]]] = {"random": ("seed", "setstate"), "numpy.random": ("seed", "set_state")}
+#: The functions of each library that seed its generator, and that get and set its state. PyTorch is missing, as its
+#: generator is never seeded a second time.
+_ACCESS: Final = {"random": ("seed", "getstate", "setstate"), "numpy.random": ("seed", "get_state", "set_state")}
 #: NumPy's seeds are below this number.
 _SEEDS: Final = 2**32
 #: The libraries whose generator the program has seeded itself.
@@ -132,8 +133,8 @@ def seeded(seed: int) -> Iterator[None]:
     """
     seed_generators(seed)
     with contextlib.ExitStack() as stack:
-        for name in _SETTERS.keys() & sys.modules.keys():
-            _watch_setters(name, stack)
+        for name in _ACCESS.keys() & sys.modules.keys():
+            _SeedWatch(name, stack)
         finder = _SeedOnImport(seed, stack)
         sys.meta_path.insert(0, finder)
         try:
@@ -141,34 +142,6 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             with contextlib.suppress(ValueError):
                 sys.meta_path.remove(finder)
-
-
-def _watch_setters(library: str, stack: contextlib.ExitStack) -> None:
-    """Note it when a library's generator is set, until the stack is closed."""
-    module = sys.modules[library]
-    for name in _SETTERS[library]:
-        setter = getattr(module, name)
-        watched = _watched(library, setter)
-        setattr(module, name, watched)
-        stack.callback(_restore, module, name, setter, watched)
-
-
-def _watched(library: str, setter: Callable[..., object]) -> Callable[..., object]:
-    @functools.wraps(setter)
-    def watched(*args: object, **kwargs: object) -> object:
-        result = setter(*args, **kwargs)
-        # Without a value, both libraries' seed functions draw a random seed.
-        is_random = all(value is None for value in (*args, *kwargs.values()))
-        (_seeded_by_program.discard if is_random else _seeded_by_program.add)(library)
-        return result
-
-    return watched
-
-
-def _restore(module: ModuleType, name: str, setter: object, watched: object) -> None:
-    # The program may have put its own function there.
-    if getattr(module, name, None) is watched:
-        setattr(module, name, setter)
 
 
 def _seed_library(name: str, seed: int | None) -> None:
@@ -188,6 +161,49 @@ def _seed_torch(torch: ModuleType, seed: int) -> None:
         # PyTorch applies it when a device is first used. This takes milliseconds, and forks inherit it.
         for device in (torch.cuda, torch.xpu):
             device.manual_seed_all(seed)
+
+
+class _SeedWatch:
+    """Notes whether the program seeds a library's generator, until the stack is closed."""
+
+    def __init__(self, library: str, stack: contextlib.ExitStack) -> None:
+        self._library, self._module = library, sys.modules[library]
+        #: States that the program has taken before it seeded the generator.
+        self._unseeded: list[object] = []
+        for name, notice in zip(_ACCESS[library], (self._on_seed, self._on_get, self._on_set), strict=True):
+            self._wrap(name, notice, stack)
+
+    def _wrap(self, name: str, notice: Callable[[list[object], object], None], stack: contextlib.ExitStack) -> None:
+        original = getattr(self._module, name)
+
+        @functools.wraps(original)
+        def watched(*args: object, **kwargs: object) -> object:
+            result: object = original(*args, **kwargs)
+            notice([*args, *kwargs.values()], result)
+            return result
+
+        setattr(self._module, name, watched)
+        stack.callback(self._unwrap, name, original, watched)
+
+    def _unwrap(self, name: str, original: object, watched: object) -> None:
+        # The program may have put its own function there.
+        if getattr(self._module, name, None) is watched:
+            setattr(self._module, name, original)
+
+    def _on_seed(self, given: list[object], _: object) -> None:
+        # Without a value, the libraries draw a random seed.
+        self._note(is_seeded=any(value is not None for value in given))
+
+    def _on_get(self, _: list[object], state: object) -> None:
+        if self._library not in _seeded_by_program:
+            self._unseeded.append(state)
+
+    def _on_set(self, given: list[object], _: object) -> None:
+        # Often a program seeds for one step, and then sets the state from before.
+        self._note(is_seeded=not any(value is state for value in given for state in self._unseeded))
+
+    def _note(self, *, is_seeded: bool) -> None:
+        (_seeded_by_program.add if is_seeded else _seeded_by_program.discard)(self._library)
 
 
 class _SeedOnImport:
@@ -215,8 +231,8 @@ class _SeedOnImport:
 
     def _begin(self, library: str) -> None:
         _seed_library(library, self._seed)
-        if library in _SETTERS:
-            _watch_setters(library, self._watches)
+        if library in _ACCESS:
+            _SeedWatch(library, self._watches)
 
 
 def _call_after(loader: Any, action: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What a trial prints, and what it says when it fails: never a reason to end, and never more than can be kept."""
+"""The output, the errors and the random numbers of a trial's process."""
 
 from __future__ import annotations
 
@@ -70,9 +70,17 @@ def exits_at_length(config):
 """
 
 
-def ran(folder: Path, name: str) -> tuple[TrialProcess, dict[str, Any]]:
-    """Run a function to its end; return the attempt, what was said of it, and in that what it reported."""
-    (folder / "functions_that_print.py").write_text(CODE)
+#: A program that seeds for one step, and restores the state from before.
+SEEDED_FOR_A_STEP = CODE.replace(
+    "random.seed(1)\nnp.random.seed(2)",
+    "before = random.getstate(), np.random.get_state()\nrandom.seed(1)\nnp.random.seed(2)\n"
+    "random.setstate(before[0])\nnp.random.set_state(before[1])",
+)
+
+
+def ran(folder: Path, name: str, code: str = CODE) -> tuple[TrialProcess, dict[str, Any]]:
+    """Run a function to its end. Return the attempt, and the message of its end with the reported losses."""
+    (folder / "functions_that_print.py").write_text(code)
     spec = TrainableSpec(name, module="functions_that_print")
     with contextlib.closing(TrialProcess(folder, spec, folder)) as one:
         one.start({})
@@ -114,6 +122,12 @@ def test_an_error_is_shown_if_the_programs_hook_fails(tmp_path: Path) -> None:
 
 def test_generators_that_the_program_has_seeded_go_on_from_there(tmp_path: Path) -> None:
     assert ran(tmp_path, "draws")[1]["losses"] == [random.Random(1).random(), np.random.RandomState(2).rand()]
+
+
+def test_generators_that_the_program_has_seeded_for_a_step_differ_between_trials(tmp_path: Path) -> None:
+    one, other = (ran(tmp_path, "draws", SEEDED_FOR_A_STEP)[1]["losses"] for _ in range(2))
+
+    assert set(one).isdisjoint(other)
 
 
 @pytest.mark.parametrize(("unbuffered", "shown"), [("1", "first, secondw\n"), ("", "secondfirst, w\n")])
