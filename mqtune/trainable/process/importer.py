@@ -244,9 +244,8 @@ class Importer:
             if unsafe is not None:
                 self._channel.send({"is": "unsafe", "module": unsafe.module, "why": unsafe.why})
                 return False
-        if self._executed is None:
-            # Each trial seeds them again, and the second time is cheaper.
-            seed_generators(self._program.seed)
+        # Each trial seeds them again, and the second time is cheaper.
+        seed_generators(self._program.seed)
         footprint.end_openmp_threads()
         _freeze_memory()
         return True

@@ -25,8 +25,8 @@ _LIBRARIES: Final = ("random", "numpy.random", "torch")
 _ACCESS: Final = {"random": ("seed", "getstate", "setstate"), "numpy.random": ("seed", "get_state", "set_state")}
 #: NumPy's seeds are below this number.
 _SEEDS: Final = 2**32
-#: The libraries whose generator the program has seeded itself.
-_seeded_by_program: set[str] = set()
+#: For each library whose generator the program has seeded, the generator's state at the end of the program.
+_states_of_program: dict[str, object] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,15 @@ def seed_generators(seed: int | None = None) -> None:
     """Seed the global random generators of the imported libraries.
 
     Without a *seed*, those of Python and NumPy get new random seeds, and PyTorch's keeps its state. Generators that the
-    program has seeded keep their state, too.
+    program has seeded get the state in which the program has left them. Python changes its own at each fork.
     """
     for name in _LIBRARIES:
-        if name in sys.modules and (seed is not None or name not in _seeded_by_program):
+        if name not in sys.modules:
+            continue
+        if seed is None and name in _states_of_program:
+            _, _, set_state = _ACCESS[name]
+            getattr(sys.modules[name], set_state)(_states_of_program[name])
+        else:
             _seed_library(name, seed)
 
 
@@ -129,7 +134,7 @@ def seed_generators(seed: int | None = None) -> None:
 def seeded(seed: int) -> Iterator[None]:
     """Seed the global random generators, also those of libraries imported within the block.
 
-    Generators that the block seeds are noted for ``seed_generators``.
+    The states of generators that the block seeds are kept for ``seed_generators``.
     """
     seed_generators(seed)
     with contextlib.ExitStack() as stack:
@@ -164,12 +169,14 @@ def _seed_torch(torch: ModuleType, seed: int) -> None:
 
 
 class _SeedWatch:
-    """Notes whether the program seeds a library's generator, until the stack is closed."""
+    """Notices whether the program seeds a library's generator. If so, it keeps the state when the stack is closed."""
 
     def __init__(self, library: str, stack: contextlib.ExitStack) -> None:
         self._library, self._module = library, sys.modules[library]
+        self._is_seeded = False
         #: States that the program has taken before it seeded the generator.
         self._unseeded: list[object] = []
+        stack.callback(self._keep_state)
         for name, notice in zip(_ACCESS[library], (self._on_seed, self._on_get, self._on_set), strict=True):
             self._wrap(name, notice, stack)
 
@@ -192,18 +199,20 @@ class _SeedWatch:
 
     def _on_seed(self, given: list[object], _: object) -> None:
         # Without a value, the libraries draw a random seed.
-        self._note(is_seeded=any(value is not None for value in given))
+        self._is_seeded = any(value is not None for value in given)
 
     def _on_get(self, _: list[object], state: object) -> None:
-        if self._library not in _seeded_by_program:
+        if not self._is_seeded:
             self._unseeded.append(state)
 
     def _on_set(self, given: list[object], _: object) -> None:
         # Often a program seeds for one step, and then sets the state from before.
-        self._note(is_seeded=not any(value is state for value in given for state in self._unseeded))
+        self._is_seeded = not any(value is state for value in given for state in self._unseeded)
 
-    def _note(self, *, is_seeded: bool) -> None:
-        (_seeded_by_program.add if is_seeded else _seeded_by_program.discard)(self._library)
+    def _keep_state(self) -> None:
+        if self._is_seeded:
+            _, get_state, _ = _ACCESS[self._library]
+            _states_of_program[self._library] = getattr(self._module, get_state)()
 
 
 class _SeedOnImport:
