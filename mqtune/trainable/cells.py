@@ -566,7 +566,7 @@ def _attribute_of(method: MethodType) -> str:
     """Return the attribute by which the owner of a bound method has it. Its function may have another name.
 
     Raises:
-        CannotTravel: there is none, as for a method that was bound by hand.
+        CannotTravel: the owner's class lacks the method, for instance because it was bound by hand.
     """
     owner, function = method.__self__, method.__func__
     kind = owner if isinstance(owner, type) else type(owner)

@@ -26,7 +26,7 @@ def execute_file(path: Path, *, as_program: bool = False, module: str = "") -> M
     """Execute a file as the module ``__main__``, and return that module.
 
     It stays ``__main__``. It is also ``__mp_main__``, so that pools of every kind and pickles find its classes and
-    functions. Unless the file runs as a module, the folder that it really is in is put first on ``sys.path``.
+    functions. Unless the file runs as a module, its folder is put first on ``sys.path``; see ``folder_of``.
 
     Args:
         path: absolute path of the file.
@@ -61,7 +61,7 @@ def compile_file(path: Path) -> None:
 
 
 def folder_of(program: Path) -> Path:
-    """Return the folder from which a program imports, which is that of the linked file if it is a link."""
+    """Return the folder from which a program imports. For a link it is the linked file's folder."""
     return program.resolve().parent if program.is_symlink() else program.parent
 
 

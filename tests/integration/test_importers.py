@@ -36,7 +36,7 @@ def says(config):
     while config.get("waits"):
         time.sleep(0.01)
 """
-#: What code may find out on import of the devices that it may use.
+#: Imported code that reads the slot's devices, and code that does not.
 LOOKS: Final = {
     "reads": f"import os; DEVICE = os.environ.get('{DEVICES}')",
     "does not": "import os; HOME = os.environ.get('HOME')",
