@@ -688,11 +688,12 @@ def _has_broken_another(trial: Trial) -> bool:
 
 
 def _failure_line(attempt: Attempt) -> str:
-    """Return a failure in one line: its type, and the last line of its error that has words.
+    """Return a failure in one line: its type, and the line of its error that says most.
 
-    The last line of a traceback already has the type.
+    In a traceback that is the line with the type, which begins the message. It is the last such line, as a cause stands
+    above its effect. Other errors end with it.
     """
-    lines = attempt.error.strip().splitlines()
+    lines = [line.strip("| ") for line in attempt.error.strip().splitlines()]
     last = next((line for line in reversed(lines) if any(map(str.isalnum, line))), lines[-1] if lines else "")
-    has_type = last.partition(":")[0].rpartition(".")[2] == attempt.error_type
-    return last if has_type else f"{attempt.error_type}: {last}"
+    with_type = (line for line in reversed(lines) if line.partition(":")[0].rpartition(".")[2] == attempt.error_type)
+    return next(with_type, None) or f"{attempt.error_type}: {last}"

@@ -281,7 +281,7 @@ class _Writer:
             return self._partial_expression(value, path)
         if kind is MethodType:
             owner = self._expression(value.__self__, "self" if not isinstance(value.__self__, type) else path)
-            return f"{owner}.{value.__func__.__name__}"
+            return f"{owner}.{_attribute_of(value)}"
         if isinstance(value, enum.Enum):
             return f"{self._reference(kind, kind)}[{value.name!r}]"
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
@@ -560,3 +560,19 @@ def _why_no_instance(kind: type) -> str:
 def _slots_of(kind: type) -> tuple[str, ...]:
     slots = vars(kind).get("__slots__", ())
     return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _attribute_of(method: MethodType) -> str:
+    """Return the attribute by which the owner of a bound method has it. Its function may have another name.
+
+    Raises:
+        CannotTravel: the owner's class lacks the method, for instance because it was bound by hand.
+    """
+    owner, function = method.__self__, method.__func__
+    kind = owner if isinstance(owner, type) else type(owner)
+    own = getattr(owner, "__dict__", {}) if kind is not owner else {}
+    for name in (function.__name__, *dir(kind)):
+        found = inspect.getattr_static(kind, name, None)
+        if (found is function or getattr(found, "__func__", None) is function) and name not in own:
+            return name
+    raise CannotTravel(f"the method {function.__name__!r}, which its class does not have")

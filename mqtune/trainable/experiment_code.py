@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqtune.core.errors import TrainableNotFound
 from mqtune.trainable.frozen_code import body_of, fingerprint, read_source, without_main
+from mqtune.trainable.main_module import folder_of
 
 if TYPE_CHECKING:
     from mqtune.trainable.spec import TrainableSpec
@@ -63,7 +64,7 @@ def read_code(
         first = next(iter(written), None) or spec.locate(code_root)
     except TrainableNotFound:
         return code
-    beside = [path.parent for path in (script, first if spec.script else None) if path is not None]
+    beside = [folder_of(path) for path in (script, first if spec.script else None) if path is not None]
     folders = list(dict.fromkeys([*beside, code_root, *_own_path(code_root)]))
     waiting = deque([first] if script is None else [first, script])
     seen = {*waiting}

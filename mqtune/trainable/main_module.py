@@ -26,7 +26,7 @@ def execute_file(path: Path, *, as_program: bool = False, module: str = "") -> M
     """Execute a file as the module ``__main__``, and return that module.
 
     It stays ``__main__``. It is also ``__mp_main__``, so that pools of every kind and pickles find its classes and
-    functions. Unless the file runs as a module, its folder is put first on ``sys.path``.
+    functions. Unless the file runs as a module, its folder is put first on ``sys.path``; see ``folder_of``.
 
     Args:
         path: absolute path of the file.
@@ -44,8 +44,8 @@ def execute_file(path: Path, *, as_program: bool = False, module: str = "") -> M
         main.__package__ = module.rpartition(".")[0]
     else:
         main.__package__ = None
-        put_first(str(path.parent))
-        _forget_hidden(path.parent)
+        put_first(str(folder_of(path)))
+        _forget_hidden(folder_of(path))
     main.__dict__["__cached__"] = None
     main.__dict__["__builtins__"] = sys.modules["builtins"]
     sys.modules[_NAME] = sys.modules[_NAME_IN_CHILDREN] = main
@@ -58,6 +58,11 @@ def compile_file(path: Path) -> None:
     # An error is raised when the file is executed.
     with contextlib.suppress(OSError, SyntaxError, ValueError):
         _compiled(path, _source_of(path), as_program=False)
+
+
+def folder_of(program: Path) -> Path:
+    """Return the folder from which a program imports. For a link it is the linked file's folder."""
+    return program.resolve().parent if program.is_symlink() else program.parent
 
 
 def put_first(*folders: str) -> None:

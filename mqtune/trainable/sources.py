@@ -10,6 +10,7 @@ import symtable
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import decode_source
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final
@@ -228,7 +229,7 @@ def set_names(statements: list[ast.stmt]) -> set[str]:
 
 def set_globals(source: bytes) -> set[str]:
     """Return the module's names that its functions set by a global statement."""
-    symbols = _symbols(source.decode())
+    symbols = _symbols(decode_source(source))
     return {
         symbol.get_name()
         for is_top, symbol in symbols

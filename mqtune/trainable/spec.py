@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib
 import inspect
@@ -187,6 +188,8 @@ class TrainableSpec:
         if home.__spec__ is not None and home.__spec__.name != "__main__":
             return replace(self, module=home.__spec__.name, is_main=True), root_of(home, home.__spec__.name)
         script, root = below_root(Path(file))
+        if not self.is_carried:
+            _check_inside(root / script, root, f"script {script!r} of trainable {self.name!r}")
         return replace(self, script=script), root
 
     def locate(self, code_root: Path) -> Path:
@@ -216,7 +219,7 @@ class TrainableSpec:
         """Put the folders of the program's own modules first on ``sys.path``."""
         folders = [] if self.kind == "script" else [str(code_root)]
         if self.script:
-            folders.insert(0, str(self.locate(code_root).parent))
+            folders.insert(0, str(main_module.folder_of(self.locate(code_root))))
         main_module.put_first(*dict.fromkeys(folders))
 
     def load(self, code_root: Path) -> Loaded:
@@ -307,7 +310,10 @@ def _check_inside(path: Path, code_root: Path, named: str) -> None:
     """Raise TrainableNotFound if a file links outside the code root, or is an installed package's."""
     real = path.resolve()
     if code_root.resolve() not in real.parents:
-        raise TrainableNotFound(f"{named} is a link to {real}, which is not below the code root {code_root}")
+        raise TrainableNotFound(
+            f"{named} is a link to {real}, which is not below the code root {code_root}: run {real.name} itself, or "
+            "start in a folder above both"
+        )
     # A project's folder often has a virtual environment, with programs for anything.
     for folder in path.relative_to(code_root).parents:
         if folder.parts and (folder.name == "site-packages" or (code_root / folder / "pyvenv.cfg").exists()):
@@ -372,6 +378,7 @@ def _name_script(path: Path) -> tuple[TrainableSpec, Path]:
         )
     _check_executable(path)
     script, root = below_root(path)
+    _check_inside(root / script, root, f"script {script!r}")
     return TrainableSpec(path.stem, script=script, kind="script"), root
 
 
@@ -391,8 +398,8 @@ def is_in_session(main: ModuleType) -> bool:
 
 
 def program_arguments() -> list[str]:
-    """Return ``sys.argv``, or an empty list in a session, where it has the interpreter's arguments."""
-    if is_in_session(sys.modules["__main__"]):
+    """Return ``sys.argv``, or an empty list in a notebook, where it has the kernel's arguments."""
+    if is_in_session(sys.modules["__main__"]) and hasattr(builtins, "__IPYTHON__"):
         return []
     # A name that is not Unicode can't be sent.
     return [str(argument).encode(errors="backslashreplace").decode() for argument in sys.argv]

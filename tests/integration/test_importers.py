@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,18 +24,19 @@ from mqtune.worker import ImporterHandle, ZygoteDied, ZygoteHandle, ZygoteSilent
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 
 CODE: Final = f"""
-import os, time
+import os, random, time
 import mqtune
 
 PID = os.getpid()
 
 def says(config):
     package = globals().get("PACKAGE", 0)
-    mqtune.report({{"devices": os.environ["{DEVICES}"], "imported_by": PID, "parent": os.getppid(), "package": package}})
+    found = {{"devices": os.environ["{DEVICES}"], "imported_by": PID, "parent": os.getppid(), "package": package}}
+    mqtune.report({{**found, "drawn": random.random()}})
     while config.get("waits"):
         time.sleep(0.01)
 """
-#: What code may find out on import of the devices that it may use.
+#: Imported code that reads the slot's devices, and code that does not.
 LOOKS: Final = {
     "reads": f"import os; DEVICE = os.environ.get('{DEVICES}')",
     "does not": "import os; HOME = os.environ.get('HOME')",
@@ -109,6 +111,14 @@ def test_a_slow_program_that_leaves_no_trace_is_executed_once_for_all_slots(slot
 
     assert [report["devices"] for report in reports] == ["0", "1"]
     assert [report["imported_by"] for report in reports] == [scout] * 2
+
+
+@pytest.mark.parametrize("speed", ["", SLOW])
+def test_trials_draw_what_the_program_has_seeded(slots: Callable[..., Slots], speed: str) -> None:
+    two = slots(f"{speed}import random\nrandom.seed(1)")
+    two.fork("0")
+
+    assert two.says()["drawn"] == random.Random(1).random()
 
 
 @pytest.mark.parametrize("looks", LOOKS)

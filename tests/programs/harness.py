@@ -46,7 +46,7 @@ Way = Literal["alone", "fleet", "resumed alone", "resumed on a fleet"]
 WAYS: Final[tuple[Way, ...]] = ("alone", "fleet")
 #: Ways of programs whose second driver might read, draw or rebuild something else.
 WAYS_RESUMED: Final[tuple[Way, ...]] = ("alone", "resumed on a fleet")
-#: The ways of programs that must import everything again after a kill, as one machine imports in the driver.
+#: The ways of programs that must import everything again after a kill.
 WAYS_ANEW: Final[tuple[Way, ...]] = ("resumed alone", "fleet")
 
 

@@ -35,8 +35,8 @@ class WorkerProcess:
     Args:
         arguments: the arguments of Python that start the worker.
         environment: additional environment variables.
-        has_importer: whether a fork of this process becomes the worker's first importer.
-        carried: a trainable in this process's memory that the importer needs. None if workers can import it.
+        carried: a trainable in this process's memory. A fork of this process then becomes the worker's importer. None
+            if workers can import the trainable.
     """
 
     def __init__(
@@ -45,12 +45,11 @@ class WorkerProcess:
         arguments: Sequence[str],
         environment: Mapping[str, str] = {},
         *,
-        has_importer: bool = False,
         carried: Function | None = None,
     ) -> None:
         offered: dict[str, Any] = {}
         with ExitStack() as stack:
-            if has_importer:
+            if carried is not None:
                 files = own_files()
                 # Otherwise the fork would write the buffered text a second time.
                 flush_all()
@@ -144,8 +143,7 @@ class PrivateWorker(WorkerProcess):
     """
 
     def __init__(self, folder: Path, carried: Carried | None = None) -> None:
-        why_not = why_no_fork()
-        if carried is not None and why_not:
+        if carried is not None and (why_not := why_no_fork()):
             raise TrainableNotFound(
                 f"{carried.why}. Trials on this machine could be forks of this program, but it can't be forked, "
                 f"because it {why_not}"
@@ -153,7 +151,6 @@ class PrivateWorker(WorkerProcess):
         super().__init__(
             folder / "worker.log",
             ["-m", "mqtune.services.local_worker"],
-            has_importer=not why_not,
             carried=None if carried is None else carried.call,
         )
         self._folder = folder

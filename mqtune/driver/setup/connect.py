@@ -338,9 +338,8 @@ class BrokerDeployment:
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Start the worker of a new local experiment, so that it gets ready while the server starts.
 
-        The worker's first importer is a fork of this process, if this process can be forked. The worker of an existing
-        experiment is started later, because the experiment may have ended. If only a fork can have the trainable, the
-        worker is always started here.
+        The worker of an existing experiment is started later, because the experiment may have ended. If only this
+        process has the trainable, the worker is always started here, with a fork of this process as its importer.
 
         Raises:
             TrainableNotFound: only a fork of this process could have the trainable, and this process can't be forked.

@@ -1,14 +1,18 @@
-"""An importer that is a fork of the driver, so that one machine imports nothing twice.
+"""An importer that is a fork of the driver, for a trainable that can't be sent to another process.
+
+Such a trainable is, for instance, a closure over a lock. The importer *carries* it: it executes nothing, and each trial
+is a fork with the driver's objects. No other process can ever replace it.
 
 It is forked before the driver starts a server, a thread or anything else. Its parent becomes the private worker, which
 reaps it and its orphans, as with any importer.
 
-It may *carry* a trainable that can't be sent to another process, such as a closure over a lock. Then it imports and
-executes nothing: each trial is a fork with the driver's objects. No other process can ever replace it.
+Other trainables never run in a fork of the driver. The program would be executed a second time in one process, and so
+register, patch and add everything twice in the libraries.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -22,7 +26,7 @@ from mqtune.trainable.process import footprint
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.exits import close_files, exit_with_error, forget_exit_handlers, keep_main
 from mqtune.trainable.process.importer import serve
-from mqtune.trainable.process.late_imports import USUAL, is_library, preload
+from mqtune.trainable.process.late_imports import USUAL, preload
 from mqtune.trainable.spec import Function, carry
 
 #: Signals that Python ignores in a program. Programs started by ``subprocess`` have the system's defaults for these.
@@ -66,13 +70,13 @@ def own_files() -> set[int]:
     return {fd for fd in map(int, os.listdir("/proc/self/fd")) if not _is_inherited(fd)}
 
 
-def fork_importer(channel: Channel, files: Collection[int], carried: Function | None) -> None:
+def fork_importer(channel: Channel, files: Collection[int], carried: Function) -> None:
     """Fork the importer. Return only in the parent.
 
     Args:
         channel: to the worker.
         files: descriptors to keep open, beside the channel's. Their buffers must have been flushed.
-        carried: the trainable if only the driver's memory has it, for the importer to keep; else None.
+        carried: the trainable, for the importer to keep.
     """
     if os.fork() != 0:
         return
@@ -82,10 +86,13 @@ def fork_importer(channel: Channel, files: Collection[int], carried: Function | 
         exit_with_error()
 
 
-def _become_importer(channel: Channel, files: Collection[int], carried: Function | None) -> NoReturn:
+def _become_importer(channel: Channel, files: Collection[int], carried: Function) -> NoReturn:
     # The fork happens within subprocess.Popen, which has disabled the garbage collector.
     gc.enable()
     os.setsid()
+    has_faulthandler = faulthandler.is_enabled()
+    # Otherwise it would not notice that its handlers are gone, and set none again.
+    faulthandler.disable()
     for number in signal.valid_signals():
         # Ignored signals stay ignored, as after an exec. Some can't have another handler.
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -96,12 +103,11 @@ def _become_importer(channel: Channel, files: Collection[int], carried: Function
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     close_files({channel.fileno(), *files})
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    if has_faulthandler:
+        faulthandler.enable()
     forget_exit_handlers()
-    if carried is not None:
-        carry(carried)
-        keep_main()
-    else:
-        _forget_program()
+    carry(carried)
+    keep_main()
     channel.send({"is": "here", "pid": os.getpid()})
     # Meanwhile the worker starts.
     _, unsafe = preload([({}, USUAL)])
@@ -111,9 +117,3 @@ def _become_importer(channel: Channel, files: Collection[int], carried: Function
         os._exit(0)
     serve(channel, os.getppid(), "importer")
     os._exit(0)
-
-
-def _forget_program() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] != "mqtune" and not is_library(name)]:
-        if name not in ("__main__", "builtins") and hasattr(sys.modules[name], "__file__"):
-            del sys.modules[name]

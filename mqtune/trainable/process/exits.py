@@ -119,6 +119,13 @@ def leave(code: int, *, finalize: bool = False) -> NoReturn:
     os._exit(code)
 
 
+def exit_code(ending: SystemExit) -> int:
+    """Return the exit code of a program that ends by ``sys.exit``."""
+    if ending.code is None or isinstance(ending.code, int):
+        return (ending.code or 0) & 0xFF
+    return 1
+
+
 def release_frames(error: BaseException | None) -> None:
     """Release the objects in the frames of an error, such as files and tensors."""
     while error is not None:

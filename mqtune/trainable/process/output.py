@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from mqtune.trainable.process.descendants import LIBC
 
@@ -66,17 +66,24 @@ class _Output(io.FileIO):
 def shape_output() -> None:
     """Make standard output and error line-buffered, also in forks. They accept any text."""
     _begun.extend((sys.stdout, sys.stderr))
-    sys.stdout, sys.stderr = (
-        io.TextIOWrapper(
-            io.BufferedWriter(_Output(fd, before.name)),
-            encoding=before.encoding,
-            errors="backslashreplace",
-            line_buffering=True,
-        )
-        for fd, before in ((1, sys.stdout), (2, sys.stderr))
-    )
+    sys.stdout, sys.stderr = (_shaped(fd, before) for fd, before in ((1, sys.stdout), (2, sys.stderr)))
     # If a program wraps sys.stdout.buffer again, these references keep the previous wrapper from closing it.
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+
+
+def _shaped(fd: int, before: TextIO) -> io.TextIOWrapper:
+    """Return the line-buffered stream of a descriptor. It is unbuffered if Python was started so."""
+    file, is_unbuffered = _Output(fd, before.name), getattr(before, "write_through", False)
+    shaped = io.TextIOWrapper(
+        cast("io.BufferedWriter", file) if is_unbuffered else io.BufferedWriter(file),
+        encoding=before.encoding,
+        errors="backslashreplace",
+        line_buffering=True,
+        write_through=is_unbuffered,
+    )
+    # As Python itself sets it.
+    shaped.mode = "w"  # type: ignore[misc]
+    return shaped
 
 
 def restore_output() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,13 @@ from mqtune.trainable.spec import Loaded, TrainableSpec
 
 #: The libraries with a global generator of random numbers.
 _LIBRARIES: Final = ("random", "numpy.random", "torch")
+#: The functions of each library that seed its generator, and that get and set its state. PyTorch is missing, as its
+#: generator is never seeded a second time.
+_ACCESS: Final = {"random": ("seed", "getstate", "setstate"), "numpy.random": ("seed", "get_state", "set_state")}
 #: NumPy's seeds are below this number.
 _SEEDS: Final = 2**32
+#: For each library whose generator the program has seeded, the generator's state at the end of the program.
+_states_of_program: dict[str, object] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +117,36 @@ class Program:
 def seed_generators(seed: int | None = None) -> None:
     """Seed the global random generators of the imported libraries.
 
-    Without a *seed*, those of Python and NumPy get new random seeds, and PyTorch's keeps its state.
+    Without a *seed*, those of Python and NumPy get new random seeds, and PyTorch's keeps its state. Generators that the
+    program has seeded get the state in which the program has left them. Python changes its own at each fork.
     """
     for name in _LIBRARIES:
-        if name in sys.modules:
+        if name not in sys.modules:
+            continue
+        if seed is None and name in _states_of_program:
+            _, _, set_state = _ACCESS[name]
+            getattr(sys.modules[name], set_state)(_states_of_program[name])
+        else:
             _seed_library(name, seed)
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global random generators, also those of libraries imported within the block."""
+    """Seed the global random generators, also those of libraries imported within the block.
+
+    The states of generators that the block seeds are kept for ``seed_generators``.
+    """
     seed_generators(seed)
-    finder = _SeedOnImport(seed)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(finder)
+    with contextlib.ExitStack() as stack:
+        for name in _ACCESS.keys() & sys.modules.keys():
+            _SeedWatch(name, stack)
+        finder = _SeedOnImport(seed, stack)
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(finder)
 
 
 def _seed_library(name: str, seed: int | None) -> None:
@@ -150,11 +168,59 @@ def _seed_torch(torch: ModuleType, seed: int) -> None:
             device.manual_seed_all(seed)
 
 
+class _SeedWatch:
+    """Notices whether the program seeds a library's generator. If so, it keeps the state when the stack is closed."""
+
+    def __init__(self, library: str, stack: contextlib.ExitStack) -> None:
+        self._library, self._module = library, sys.modules[library]
+        self._is_seeded = False
+        #: States that the program has taken before it seeded the generator.
+        self._unseeded: list[object] = []
+        stack.callback(self._keep_state)
+        for name, notice in zip(_ACCESS[library], (self._on_seed, self._on_get, self._on_set), strict=True):
+            self._wrap(name, notice, stack)
+
+    def _wrap(self, name: str, notice: Callable[[list[object], object], None], stack: contextlib.ExitStack) -> None:
+        original = getattr(self._module, name)
+
+        @functools.wraps(original)
+        def watched(*args: object, **kwargs: object) -> object:
+            result: object = original(*args, **kwargs)
+            notice([*args, *kwargs.values()], result)
+            return result
+
+        setattr(self._module, name, watched)
+        stack.callback(self._unwrap, name, original, watched)
+
+    def _unwrap(self, name: str, original: object, watched: object) -> None:
+        # The program may have put its own function there.
+        if getattr(self._module, name, None) is watched:
+            setattr(self._module, name, original)
+
+    def _on_seed(self, given: list[object], _: object) -> None:
+        # Without a value, the libraries draw a random seed.
+        self._is_seeded = any(value is not None for value in given)
+
+    def _on_get(self, _: list[object], state: object) -> None:
+        if not self._is_seeded:
+            self._unseeded.append(state)
+
+    def _on_set(self, given: list[object], _: object) -> None:
+        # Often a program seeds for one step, and then sets the state from before.
+        self._is_seeded = not any(value is state for value in given for state in self._unseeded)
+
+    def _keep_state(self) -> None:
+        if self._is_seeded:
+            _, get_state, _ = _ACCESS[self._library]
+            _states_of_program[self._library] = getattr(self._module, get_state)()
+
+
 class _SeedOnImport:
     """Seeds a library's generator when the program imports the library."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, watches: contextlib.ExitStack) -> None:
         self._seed = seed
+        self._watches = watches
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -169,8 +235,13 @@ class _SeedOnImport:
         specs = (finder.find_spec(fullname, path, target) for finder in finders)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            _call_after(spec.loader, lambda: _seed_library(fullname, self._seed))
+            _call_after(spec.loader, lambda: self._begin(fullname))
         return spec
+
+    def _begin(self, library: str) -> None:
+        _seed_library(library, self._seed)
+        if library in _ACCESS:
+            _SeedWatch(library, self._watches)
 
 
 def _call_after(loader: Any, action: Callable[[], None]) -> None:

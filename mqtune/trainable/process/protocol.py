@@ -8,6 +8,7 @@ import signal
 import struct
 import traceback
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from mqtune.core.trial import AttemptEnd, Config
@@ -115,6 +116,17 @@ class TrainableEnd(NamedTuple):
     code: int = 0
 
 
+def user_trace(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback from the first frame of user code on.
+
+    mqtune's frames above it are the same in each error.
+    """
+    below = error.__traceback__
+    while below is not None and below.tb_frame.f_code.co_filename.startswith(_CALLERS):
+        below = below.tb_next
+    return below
+
+
 def describe_error(error: BaseException) -> str:
     """Return an error's text with its traceback, without mqtune's own frames.
 
@@ -123,11 +135,7 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         lines = [line.rstrip() for line in traceback.format_exception_only(error)]
     else:
-        # mqtune's frames above user code are the same in each error.
-        below = error.__traceback__
-        while below is not None and below.tb_frame.f_code.co_filename.startswith(_CALLERS):
-            below = below.tb_next
-        lines = traceback.format_exception(type(error), error, below)
+        lines = traceback.format_exception(type(error), error, user_trace(error))
     # A file name that is not Unicode has lone surrogates in its text, which can't be sent.
     text = "".join(lines).encode(errors="backslashreplace").decode()
     half = _MAX_ERROR_CHARS // 2

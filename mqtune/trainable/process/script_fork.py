@@ -15,7 +15,14 @@ from typing import NoReturn
 
 from mqtune.trainable import main_module, reporting
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.exits import close_files, exit_with_error, forget_exit_handlers, leave, release_frames
+from mqtune.trainable.process.exits import (
+    close_files,
+    exit_code,
+    exit_with_error,
+    forget_exit_handlers,
+    leave,
+    release_frames,
+)
 from mqtune.trainable.process.late_imports import ImportWatch
 from mqtune.trainable.process.output import restore_output
 from mqtune.trainable.process.program import seed_generators
@@ -110,10 +117,9 @@ def _run(path: Path, module: str = "") -> int:
     try:
         main_module.execute_file(path, as_program=True, module=module)
     except SystemExit as ending:
-        if ending.code is None or isinstance(ending.code, int):
-            return (ending.code or 0) & 0xFF
-        sys.stderr.write(f"{ending.code}\n")
-        return 1
+        if not isinstance(ending.code, int | None):
+            sys.stderr.write(f"{ending.code}\n")
+        return exit_code(ending)
     except BaseException as error:  # noqa: BLE001 - whatever the script raises ends it
         _print_error(error, _from_script(error.__traceback__, path))
         release_frames(error)

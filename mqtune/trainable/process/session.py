@@ -211,6 +211,11 @@ class Session:
         return Context(message["trial"], message["attempt"], message["experiment"], self.ensure_folder(), *seat)
 
     @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a child of the trial's process, which alone may send messages."""
+        return _forks != self._forks
+
+    @property
     def last_metrics(self) -> Metrics:
         """The metrics of the last report; empty before the first."""
         return decode_value(self._last_report)[1] if self._last_report else {}
@@ -224,7 +229,7 @@ class Session:
         """Return whether a checkpoint was requested and none has been saved since."""
         if not self.is_first:
             return False
-        if _forks == self._forks:
+        if not self.is_inherited:
             with self._defer_signals():
                 self._read_control()
         return self._saves_requested > self._saves_done
@@ -246,10 +251,10 @@ class Session:
         """
         if self._order:
             is_deaf = self._raised >= RAISED_AT_MOST and not self._has_ended
-            if is_deaf and threading.get_ident() == self._main and _forks == self._forks:
+            if is_deaf and threading.get_ident() == self._main and not self.is_inherited:
                 self._end_deaf_process()
             self._raise_if_ordered()
-        if _forks != self._forks:
+        if self.is_inherited:
             refuse("report")
         now = monotonic()
         took_s = now - self._since
@@ -297,7 +302,7 @@ class Session:
 
     def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
         """Save a checkpoint without a report, and return its id. This works after an order to end, too."""
-        if _forks != self._forks:
+        if self.is_inherited:
             refuse("save_checkpoint")
         order = self._order
         known = {ITERATION: self._iteration, TIME_TOTAL: self._time_total_s}

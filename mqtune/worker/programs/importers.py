@@ -85,24 +85,22 @@ class ImportKey:
 
 
 class OfferedImporter:
-    """A fork of the driver that waits to be the importer of its program.
+    """A fork of the driver that waits to be the importer of a carried trainable.
 
     Args:
         fd: the descriptor of the channel to the fork.
-        code_root: the folder below which the program is.
     """
 
-    def __init__(self, fd: int, code_root: Path) -> None:
+    def __init__(self, fd: int) -> None:
         os.set_inheritable(fd, False)
         self.channel = Channel.of_fd(fd)
-        self._code_root = code_root
         received = self.channel.receive()
         #: A child from before this process became a worker; None if it has died.
         self.process = None if received is None else ForkedProcess(received[0]["pid"])
 
     def suits(self, key: ImportKey) -> bool:
         """Whether it can be the importer of this program."""
-        return self.process is not None and not key.program.spawns and key.program.code_root == self._code_root
+        return self.process is not None and key.spec.is_carried
 
 
 class ImporterHandle:
@@ -436,7 +434,7 @@ class Importers:
         self.log = log
         self.preloads = preloads
         self._varies = varies
-        #: A fork of the driver, for the first program that it suits.
+        #: A fork of the driver, for the carried trainable.
         self.offered: OfferedImporter | None = None
         self._most_bytes = most_bytes
         self._kept = kept

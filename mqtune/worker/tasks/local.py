@@ -91,7 +91,7 @@ class LocalWorker:
         self._errors: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
 
     def offer(self, importer: OfferedImporter) -> None:
-        """Use a fork of the driver as the first importer."""
+        """Use a fork of the driver as the importer of its carried trainable."""
         self._runtime.parts.slots.importers.offered = importer
 
     def serve(self, ahead: FirstExperiment) -> NoReturn:
@@ -229,7 +229,7 @@ def main(
         prepare_process()
         worker = LocalWorker(client, name, settings, fleet.token, services(settings))
         if importer_fd is not None:
-            worker.offer(OfferedImporter(importer_fd, settings.code_root))
+            worker.offer(OfferedImporter(importer_fd))
         worker.serve(ahead)
     except MqtuneError as error:
         # One line instead of a traceback.

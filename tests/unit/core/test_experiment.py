@@ -143,6 +143,12 @@ COMPLETED, FAILED = AttemptEnd.COMPLETED, AttemptEnd.FAILED
         ([], FAILED, "OutOfMemoryError", "Traceback\ntorch.OutOfMemoryError: full\n", "torch.OutOfMemoryError: full"),
         ([], FAILED, "AssertionError", "Traceback\nAssertionError\n", "AssertionError"),
         ([], FAILED, "SystemExit", "SystemExit: 3", "SystemExit: 3"),
+        ([], FAILED, "ValueError", "Traceback\nValueError: too large\nin row 3\na note", "ValueError: too large"),
+        ([], FAILED, "KeyError", "KeyError: 1\nDuring handling\nTraceback\nKeyError: 2\nseen", "KeyError: 2"),
+        (
+            [], FAILED, "ExceptionGroup", "  + Traceback\n  | ExceptionGroup: two (2 sub-exceptions)\n    | ValueError: a\n    +---",
+            "ExceptionGroup: two (2 sub-exceptions)",
+        ),
         ([], FAILED, "Killed", "the process was killed by SIGKILL", "Killed: the process was killed by SIGKILL"),
         # As torchrun ends its report.
         ([], FAILED, "Exited", "its last errors were:\ntrain.py FAILED\n==========\n", "Exited: train.py FAILED"),

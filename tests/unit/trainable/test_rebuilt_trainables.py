@@ -37,6 +37,14 @@ class Settings:
     names: set[str]
 
 
+def negated(method):
+    @functools.wraps(method)
+    def wrapper(self, config):
+        return -method(self, config)
+
+    return wrapper
+
+
 class Manager:
     def __init__(self, shift):
         self.settings, self.mode, self.itself = Settings(shift, {"b", "a", "c"}), Mode.FAST, self
@@ -45,6 +53,14 @@ class Manager:
     def train(self, config):
         assert self.itself is self and self.mode is Mode.FAST and self.point == Point(3) and self.log.name == "manager"
         return config["x"] + self.settings.shift + len(self.settings.names)
+
+    aliased = negated(train)
+
+    def __hidden(self, config):
+        return config["x"] + 7
+
+    def hidden(self):
+        return self.__hidden
 
     def inside(self):
         return lambda config: self.train(config)
@@ -119,6 +135,8 @@ if __name__ == "__main__":
     write("closure", closure(0.5))
     write("partial", functools.partial(base, shift=float("inf"), more=[1, 2]))
     write("method", Manager(0.5).train)
+    write("aliased_method", Manager(0.5).aliased)
+    write("hidden_method", Manager(0.5).hidden())
     write("lambda_over_self", Manager(1).inside())
     write("decorated", decorated(closure(0.5)))
     write("with_main_block", lambda config: uses_main_block(config))
@@ -159,6 +177,8 @@ EXPECTED = {
     "partial": [float("inf"), "base"],
     "with_a_cache": [1, "trainable"],
     "method": [4.5, "train"],
+    "aliased_method": [-4.5, "train"],
+    "hidden_method": [8, "__hidden"],
     "lambda_over_self": [5, "trainable"],
     "decorated": [-12.5, "train"],
     "with_main_block": [16, "trainable"],
@@ -172,7 +192,8 @@ def test_it_gives_on_a_worker_what_it_gives_in_the_script_which_writes_the_same_
         return done.stdout
 
     for name, source in {"program": PROGRAM, "library": LIBRARY, "loader": LOADER}.items():
-        (tmp_path / f"{name}.py").write_text(source)
+        # Python reads a file in the encoding that its first line names.
+        (tmp_path / f"{name}.py").write_text(f"# coding: latin-1\nLETTER = 'é'\n{source}", encoding="latin-1")
     tops = [tmp_path / number for number in ("1", "2")]
     for top in tops:
         run("program.py", top.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,39 @@ def test_no_link_leads_out(root: Path, tmp_path: Path, script: str):
         spec(script=script, kind="script").locate(root)
     with pytest.raises(TrainableNotFound, match="is a link to"):
         spec(module=script.removesuffix(".py").replace("/", ".")).locate(root)
+
+
+def test_a_program_without_a_file_has_its_arguments():
+    code = "from mqtune.trainable.spec import program_arguments; print(program_arguments())"
+    command = [sys.executable, "-c", code, "--epochs", "3"]
+
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "['-c', '--epochs', '3']\n"
+
+
+def test_a_linked_program_imports_from_the_folder_of_its_file(root: Path):
+    (root / "bin").mkdir()
+    (root / "real").mkdir()
+    (root / "real" / "beside_the_file.py").write_text("WIDTH = 3")
+    (root / "real" / "tool.py").write_text(
+        "from beside_the_file import WIDTH\ndef train(config):\n    return WIDTH, __file__"
+    )
+    (root / "bin" / "tool").symlink_to("../real/tool.py")
+
+    train = spec(script="bin/tool").load(root)
+
+    assert callable(train)
+    assert train({}) == (3, str(root / "bin" / "tool"))
+
+
+def test_a_script_that_is_a_link_out_of_the_code_root_is_refused_with_the_way_out(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "outside.py").touch()
+    (root / "far.py").symlink_to(tmp_path / "outside.py")
+    monkeypatch.chdir(root)
+
+    with pytest.raises(TrainableNotFound, match=r"run outside\.py itself, or start in a folder above both"):
+        TrainableSpec.of("far.py")
 
 
 def test_the_programs_of_a_virtual_environment_in_the_code_root_are_no_trainables(root: Path):
