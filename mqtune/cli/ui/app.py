@@ -24,7 +24,6 @@ from mqtune.cli.ui import trials, views
 from mqtune.cli.ui.access import Access, Gate
 from mqtune.cli.ui.facts import facts
 from mqtune.cli.ui.feed import Feed, Feeds
-from mqtune.cli.ui.history import log_page
 from mqtune.cli.ui.logs import Log
 from mqtune.cli.ui.paced import Paced
 from mqtune.cli.ui.places import Places
@@ -194,7 +193,7 @@ class Page:
     def history(self, request: Request) -> Response:
         """Return an experiment's events as sentences."""
         feed, kind = self._feed(request), request.query_params.get("kind", "")
-        make = functools.partial(log_page, feed, kind)
+        make = functools.partial(feed.log_page, kind)
         return self._cached(("history", feed.place.name, kind), (id(feed), feed.last), make)
 
     def trials(self, request: Request) -> Response:

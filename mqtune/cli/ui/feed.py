@@ -8,16 +8,17 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from mqtune.cli.place import Place
+from mqtune.cli.ui.history import EventLog
 from mqtune.cli.ui.paced import Locks
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
-from mqtune.core.events import DriverStarted, Event, ExperimentCreated, RequestAnswered
+from mqtune.core.events import DriverStarted, Event, ExperimentCreated, Reports, RequestAnswered
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten
 from mqtune.core.timing import Timing
@@ -26,6 +27,7 @@ from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, Snapshot, duration, state_in_words, state_of_folder
 from mqtune.results.followed import BrokerSource, Fold, FolderSource, Followed, Replaced, Source
+from mqtune.results.frames import Row
 from mqtune.results.plots.data import PlottedCurve, Read, time_attr_of
 from mqtune.results.results import Results
 
@@ -74,6 +76,7 @@ class _CurveFold(Fold):
     Attributes:
         began_at: when the fold began, by ``time.monotonic()``.
         results: the experiment's results so far.
+        log: the newest events in words.
         heard: collects accepted reports. None if they are not needed.
     """
 
@@ -83,6 +86,8 @@ class _CurveFold(Fold):
         self.results = Results(self.experiment, folder, written)
         self.time_attr = time_attr_of(self.results)
         self.curves: dict[TrialId, Curves] = {}
+        self.log = EventLog()
+        self.log.add(created)
         self.heard: list[Report] | None = None
         #: The experiment's present limits, as far as the journal has them.
         self.limits: dict[str, object] = {}
@@ -90,7 +95,8 @@ class _CurveFold(Fold):
 
     def take(self, event: Event | Report) -> None:
         # Fast for reports, which are nearly all of the events.
-        if event.__class__ is RequestAnswered or event.__class__ is DriverStarted:
+        if event.__class__ is not Report and event.__class__ is not Reports:
+            self.log.add(event)
             self._note_limits(event)
         super().take(event)
 
@@ -188,9 +194,10 @@ class Feed:
         self._is_closed.set()
         self._thread.join(4 * self._timing.feed_wait_s)
 
-    def read(self) -> Iterator[Entry]:
-        """Yield the entries that were folded."""
-        return self._written.read()
+    def log_page(self, kind: str = "") -> Row:
+        """Return the newest lines of the log, of one kind or of all, and their total number."""
+        with self.lock:
+            return self._fold.log.page(kind)
 
     def changes(self, after: str) -> Changes:
         """Return the trials that changed after the entry *after*. If it is empty, return none."""
