@@ -81,8 +81,6 @@ class Page:
         self._access = access
         self._steers = steers
         self._paced, self._pictures = Paced(), Paced(_PICTURES_AT_ONCE)
-        # They take seconds, for which other pictures must not wait.
-        self._importances = Paced(1)
         self._threads = RequestThreads(_REQUESTS_AT_ONCE)
 
     def app(self) -> Starlette:
@@ -192,9 +190,7 @@ class Page:
 
     def history(self, request: Request) -> Response:
         """Return an experiment's events as sentences."""
-        feed, kind = self._feed(request), request.query_params.get("kind", "")
-        make = functools.partial(feed.log_page, kind)
-        return self._cached(("history", feed.place.name, kind), (id(feed), feed.last), make)
+        return Json(self._feed(request).log_page(request.query_params.get("kind", "")))
 
     def trials(self, request: Request) -> Response:
         """Return rows of the filtered and sorted trials, or of named ones, or the ids of all."""
@@ -230,8 +226,7 @@ class Page:
         chosen = views.Asked(metric, x, where, tuple(asked.getlist("of")), at, tuple(asked.getlist("order")))
         make = functools.partial(views.picture, feed, kind, chosen, trial=trial)
         key = ("picture", feed.place.name, kind, trial, chosen)
-        paced = self._importances if kind == "importances" else self._pictures
-        return self._cached(key, (id(feed), feed.last), make, paced)
+        return self._cached(key, (id(feed), feed.last), make, self._pictures)
 
     def compared(self, request: Request) -> Response:
         """Return a picture that compares several experiments."""

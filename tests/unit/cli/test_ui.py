@@ -330,6 +330,22 @@ def test_the_log_has_sentences_newest_first_by_kind(own: Served, mqtune_home: Pa
     assert {"0003 was queued", "0003 started on w1@host", "0003 completed"} <= set(every)
 
 
+def test_the_log_has_the_newest_of_many_lines_and_their_number(own: Served, mqtune_home: Path):
+    book = Book(mqtune_home / "long")
+    for number in range(1, 401):
+        book.run(f"{number:04}", 1.0)
+    book.decide("0400")
+    book.save()
+
+    every, stops = (own.ask(f"/api/history?name=long&kind={kind}")[2] for kind in ("", "stops"))
+
+    # Each trial is queued, starts and completes.
+    assert (every["total"], stops["total"]) == (1_202, 1)
+    assert [line["trial"] for line in every["lines"][:4]] == ["0400"] * 4
+    assert len(every["lines"]) == 500
+    assert own.ask("/api/history?name=long&kind=x")[2] == {"lines": [], "total": 0}
+
+
 def test_a_missing_name_is_answered_with_the_nearest_one(served: Served):
     served.login()
 

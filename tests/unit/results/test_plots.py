@@ -313,6 +313,36 @@ def test_a_diverged_trial_is_a_caret_at_the_edge_and_flattens_no_other(book: Boo
     assert max(value for each in lr.series for value in each.y) < 2
 
 
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_best_line_has_the_best_of_all_reports_so_far(tmp_path: Path, mode: Any):
+    book, noise = Book(tmp_path / "overlapping", mode=mode), random.Random(1)
+    # Three trials run at a time, and each reports what it had first, then something else.
+    for number in range(60):
+        book.stage(f"{number:04}", {"lr": number})
+        for id_ in range(max(0, number - 2), number + 1):
+            book.report(f"{id_:04}", {"loss": noise.choice([noise.random(), NAN, INF])})
+        if number >= 2:
+            book.end(f"{number - 2:04}")
+    results = results_of(book)
+
+    (panel,) = results.plot.history().panels
+
+    drawn = next(zip(each.x, each.y, strict=True) for each in panel.series if each.name == "best" and each.look.width)
+    expected, best = [], math.inf if mode == "min" else -math.inf
+    for report in results.reports():
+        value = report.metrics["loss"]
+        if math.isfinite(value) and (value < best if mode == "min" else value > best):
+            best = value
+            expected.append((report.timestamp, value))
+    # A step has two points, and the first one lies where it begins.
+    steps = [point for place, point in enumerate(drawn) if place % 2 == 0]
+    assert [y for _, y in steps] == [y for _, y in expected]
+    units = {
+        round((at - results.experiment.created_at) / x, 6) for (x, _), (at, _) in zip(steps, expected, strict=True)
+    }
+    assert len(units) == 1
+
+
 def test_fewer_trials_than_importances_need_are_counted(book: Book):
     with pytest.raises(NothingToDraw, match=r"needs 20 trials at iteration 9, and there are 7; .*at=math.inf"):
         halved(book).plot.importances(at=9)
