@@ -24,13 +24,14 @@ from mqtune.cli.ui.access import Access
 from mqtune.cli.ui.app import Page
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
-from mqtune.core.events import AttemptStarted, Labelled
+from mqtune.core.events import AttemptStarted, Event, Labelled
 from mqtune.core.keys import QUOTAS
-from mqtune.core.trial import AttemptEnd, TrialId
+from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.core.worker_info import busy_as
 from mqtune.driver import BundleFolder
 from mqtune.journal import JOURNAL_FILE, JournalFile
+from mqtune.results import Readable, saved_events
 from mqtune.services.shares.demands import Demands
 from mqtune.services.shares.divider import Demand
 from mqtune.services.usage.board import UsageBoard
@@ -392,6 +393,34 @@ def test_a_trial_has_its_config_beside_the_best_its_curves_and_its_attempts(brow
     browser.shows("All 30")
     browser.go("#/e/mine/8")
     browser.shows("mine / trial 0008", "best: trial 0026", "9 reports")
+
+
+def test_a_page_has_the_progress_while_a_long_journal_is_opened(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    book, gate = mine(tmp_path, "long"), threading.Event()
+
+    def slowly(part: Readable) -> Iterator[Event | Report]:
+        for number, event in enumerate(saved_events(part)):
+            if number == 20:
+                assert gate.wait(2 * PAGE_S)
+            yield event
+
+    monkeypatch.setattr("mqtune.results.followed.saved_events", slowly)
+    with serving(driver, Places([Place("long", book.folder, None)], None, broker_alone=False)) as page:
+        try:
+            page.go("#/e/long")
+            page.shows("long", "opening the journal: ", f" of {len(book.entries)} entries")
+            (entries,) = re.findall(r"journal: (\d+) of", page.text)
+            assert 0 < int(entries) <= 20
+            page.go("#/e/long/0008")
+            page.shows("trial 0008", "opening the journal: ")
+        finally:
+            gate.set()
+        page.go("#/e/long")
+        page.shows("Trials 30", "minimise loss")
+        assert "opening the journal" not in page.text
+        assert page.complaints() == []
 
 
 def test_an_experiment_that_is_not_there_is_said_so_once_and_a_finished_one_is_offered_no_end(

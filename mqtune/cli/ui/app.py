@@ -41,6 +41,8 @@ ASSETS: Final = Path(__file__).with_name("assets")
 _TICK_S: Final = 0.05
 #: Seconds of silence before a stream sends a keepalive, which detects a closed connection.
 _QUIET_S: Final = 15.0
+#: Seconds between messages about the progress of opening an experiment.
+_OPENING_S: Final = 0.3
 #: Seconds between reads of a trial's output.
 _POLL_S: Final = 0.2
 _ROWS: Final = 25
@@ -268,9 +270,31 @@ class Page:
         return self.feeds.get(_name(request))
 
     async def events(self, request: Request) -> Response:
-        """Stream an experiment's summary, and the rows of changed trials."""
-        feed = await self._threads.run(_name(request), self._feed, request)
-        return _stream(self._changes(feed, request.headers.get("last-event-id", "")))
+        """Stream an experiment's summary, and the rows of changed trials, or first the progress of opening it."""
+        opened = asyncio.ensure_future(self._threads.run(_name(request), self._feed, request))
+        # Nobody needs the feed or its error if the stream has ended meanwhile.
+        opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
+        # An error within this time has a status, as most errors have, and most feeds open faster.
+        await asyncio.wait([opened], timeout=_OPENING_S)
+        if opened.done():
+            opened.result()
+        return _stream(self._messages(_name(request), opened, request.headers.get("last-event-id", "")))
+
+    async def _messages(self, name: str, opened: asyncio.Future[Feed], after: str) -> AsyncIterator[str]:
+        """Yield the progress until the feed is open, and then the changes, or the error."""
+        while not opened.done():
+            if self._is_closing:
+                return
+            opening = self.feeds.opening(name)
+            yield _message({"opening": {"entries": opening.entries, "total": opening.total}})
+            await asyncio.wait([opened], timeout=_OPENING_S)
+        try:
+            feed = opened.result()
+        except (MqtuneError, OSError) as error:
+            yield _message({"error": str(error)})
+            return
+        async for message in self._changes(feed, after):
+            yield message
 
     async def _changes(self, feed: Feed, after: str) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()

@@ -203,14 +203,19 @@ export function trialPage(main, name, id) {
   }
   fetchIt();
   let first = true;
-  const end = stream("events", { name }, ({ summary, rows }) => {
-    problem(summary.problem);
-    if (first || rows.some((each) => each.id === id)) {
-      fetchIt();
-      curves.changed();
-    }
-    first = false;
-  });
+  const end = stream(
+    "events",
+    { name },
+    ({ summary, rows }) => {
+      problem(summary.problem);
+      if (first || rows.some((each) => each.id === id)) {
+        fetchIt();
+        curves.changed();
+      }
+      first = false;
+    },
+    (text) => refill(who, [el("span", {}, text)]),
+  );
   return {
     end: () => {
       end();
