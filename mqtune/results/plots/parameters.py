@@ -159,9 +159,10 @@ class ParameterPlots(PlotBase):
             values = [compared[t.id] if is_compared else value_of(self._results, t, metric) for t in trials]
             parameters.append(ParameterAxis(metric, values, is_wide(values)))
         kept = {trial.id for trial in chosen(self._results, trials, MOST_LINES)}
-        sign = 1 if self._mode(metrics[0]) == "min" else -1
-        every_row = sorted((sign * compared[t.id], number) for number, t in enumerate(trials))
-        ranked_rows = [(rank, number) for rank, (_, number) in enumerate(every_row) if trials[number].id in kept]
+        places = np.asarray(parameters[-len(metrics)].places)
+        ranks = np.empty(len(trials), dtype=int)
+        ranks[np.argsort(places if self._mode(metrics[0]) == "min" else -places, kind="stable")] = range(len(trials))
+        ranked_rows = sorted((int(ranks[number]), number) for number, t in enumerate(trials) if t.id in kept)
         scales = list(map(scale_of, parameters))
         axes = list(zip(scales, parameters, strict=True))
         xs = list(map(float, range(len(parameters))))

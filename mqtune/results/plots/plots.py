@@ -179,13 +179,13 @@ class Plots(ParameterPlots):
 
         It is the best value, or with constraints the best one that meets them.
         """
-        objective = self._experiment.objective
+        has_constraints, is_single = bool(self._experiment.objective.constraints), self._experiment.objective.is_single
         bests = {}
         for trial in trials:
             best, values = trial.best_value, curves[trial.id].value
-            if objective.constraints:
+            if has_constraints:
                 best = value_of(self._results, trial, metric)
-            elif not objective.is_single or not math.isfinite(best):
+            elif not is_single or not math.isfinite(best):
                 # Otherwise the best value is known. Searching all reports would take long.
                 place = self._best_index(values, metric)
                 best = math.nan if place is None else values[place]
@@ -513,7 +513,10 @@ def _entries(curve: PlottedCurve, levels: Sequence[float]) -> list[tuple[int, fl
 
 def _place_of(value: float, values: Sequence[float]) -> int | None:
     """Return the index of the first report with this value, or None."""
-    return values.index(value) if value in values else None
+    try:
+        return values.index(value)
+    except ValueError:
+        return None
 
 
 def _has_value(values: Sequence[float]) -> bool:
