@@ -207,7 +207,15 @@ def test_an_experiment_has_tabs_with_its_figures_pictures_and_log(browser: Brows
     browser.shows("width", "0030")
     browser.find(".tabs a:nth-child(3)").click()
     browser.shows("Compare loss at", "iteration 1", "each trial's best")
-    browser.draws("slices", "parallel")
+    browser.draws("slices", "pair", "parallel")
+    pair = "document.querySelector('[data-kind=pair]')"
+    titles = f"const {{xaxis, yaxis}} = {pair}.querySelector('.plot')._fullLayout; return [xaxis.title.text, yaxis.title.text]"
+    eventually(lambda: sorted(browser.run(titles)) == ["lr", "width"])
+    x, y = browser.run(titles)
+    browser.run(
+        f"const axis = {pair}.querySelector('[aria-label=x]'); axis.value = {y!r}; axis.dispatchEvent(new Event('change'))"
+    )
+    eventually(lambda: browser.run(titles) == [y, x])
     browser.find(".tabs a:nth-child(4)").click()
     browser.draws("rungs", "timeline")
     eventually(lambda: browser.run("return document.querySelector('[data-kind=lineage]').hidden"))

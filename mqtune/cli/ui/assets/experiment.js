@@ -22,6 +22,7 @@ const TABS = {
 // The tab of each chart, for links to a chart.
 const OF_CHART = {
   slices: "parameters",
+  pair: "parameters",
   parallel: "parameters",
   importances: "parameters",
   rungs: "schedule",

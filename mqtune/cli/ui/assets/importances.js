@@ -54,7 +54,7 @@ export function importances(
       share: known.find(({ name: other }) => other === each.name)?.share ?? null,
     }));
     draw(merged.sort((a, b) => (b.share ?? -1) - (a.share ?? -1)));
-    if (!known.length) note.textContent = "computing";
+    if (!known.length) note.textContent = "computing importances";
     let found;
     try {
       found = await api("picture", { ...wanted, kind: "importances" });
