@@ -277,17 +277,21 @@ def test_selected_trials_are_all_drawn_at_their_best_and_no_report_is_read(tmp_p
     assert picture.levels is None
 
 
-def test_a_legend_counts_undrawn_trials_of_an_experiment_with_constraints_too(tmp_path: Path):
+@pytest.mark.parametrize("by", ["trial", "time"])
+def test_a_legend_counts_undrawn_trials_of_an_experiment_with_constraints_too(tmp_path: Path, by: str):
     book = Book(tmp_path / "limited", metric=["loss", "latency <= 10"])
     for number in range(2_400):
         book.stage(f"{number:04}", {"lr": number})
-        book.report(f"{number:04}", {"loss": float(number), "latency": 20 if number % 4 == 3 else 5})
+        book.report(f"{number:04}", {"loss": float(-number), "latency": 20 if number % 4 == 3 else 5})
         book.end(f"{number:04}")
 
-    (panel,) = results_of(book).plot.history(by="trial").panels
+    (panel,) = results_of(book).plot.history(by=by).panels
 
     (completed,) = (series for series in panel.series if series.name == "completed")
     assert completed.count == 1_800 > len(completed.x)
+    # Trial 2399 violates the constraint.
+    (line,) = (series for series in panel.series if series.name == "best" and series.look.width)
+    assert line.y[-1] == -2_398
 
 
 def test_the_range_of_the_best_fifth_is_tinted_and_named_with_its_edge(tmp_path: Path):

@@ -212,6 +212,8 @@ export function experimentPage(main, name) {
   function showOpening(text) {
     state.replaceChildren(glyph("running"), "opening");
     refill(who, [el("span", {}, text)]);
+    // All charts and tables are empty.
+    body.hidden = true;
   }
   const fetchFacts = paced(async () => {
     const found = await api("facts", { name });
@@ -227,6 +229,7 @@ export function experimentPage(main, name) {
     { name },
     ({ summary: found, rows }) => {
       summary = found;
+      body.hidden = false;
       problem(summary.problem);
       labelled.show(summary);
       strip.show(summary);
