@@ -24,7 +24,7 @@ from mqtune.cli.ui.access import Access
 from mqtune.cli.ui.app import Page
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
-from mqtune.core.events import AttemptStarted, Event, Labelled
+from mqtune.core.events import AttemptStarted, CheckpointSaved, Cursor, Event, Labelled
 from mqtune.core.keys import QUOTAS
 from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
@@ -131,6 +131,9 @@ def mine(home: Path, name: str = "mine") -> Book:
         book.stage(id_, {"lr": number / 10, "width": 2**number})
         epochs = range(1, 2 + number % 9)
         book.report(id_, *({"loss": 1 / number / epoch, "training_iteration": epoch} for epoch in epochs))
+        if number == 8:
+            saved = CheckpointSaved(trial=TrialId(id_), attempt=1, checkpoint="p-0008-1-1", at=book.now)
+            book.cursor = Cursor(book.write(saved.encode()))
         if number % 3:
             book.decide(id_)
         book.end(id_, AttemptEnd.STOPPED if number % 3 else AttemptEnd.COMPLETED)
@@ -397,6 +400,9 @@ def test_a_trial_has_its_config_beside_the_best_its_curves_and_its_attempts(brow
     # Metrics are in a few digits, and in full under the mouse.
     assert browser.run("return document.querySelector('td[title^=\"0.01388888\"]').innerText") == "0.01389"
     eventually(lambda: browser.run("return document.querySelectorAll('[data-kind=trial] .trace').length"))
+    browser.expected = "status of 404"
+    click(browser, "p-0008-1-1")
+    browser.shows("Files of a checkpoint", "the files of checkpoint p-0008-1-1 are not on this machine")
     browser.run("history.back()")
     browser.shows("All 30")
     browser.go("#/e/mine/8")

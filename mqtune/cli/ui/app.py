@@ -109,6 +109,7 @@ class Page:
             Route("/api/history", self._in_thread(self.history)),
             Route("/api/near", self._in_thread(self.near)),
             Route("/api/code", self._in_thread(self.code)),
+            Route("/api/checkpoint", self._in_thread(self.checkpoint)),
             Route("/api/events", self.events),
             Route("/api/log", self.log),
         ]
@@ -253,6 +254,11 @@ class Page:
         asked = request.query_params
         attempt = _number(asked.get("attempt", ""), 0)
         return Json(views.code(self._feed(request), asked.get("trial", ""), attempt, asked.get("file", "")))
+
+    def checkpoint(self, request: Request) -> Response:
+        """Return the names and sizes of the files of a trial's checkpoint."""
+        asked = request.query_params
+        return Json(views.checkpoint(self._feed(request), asked.get("trial", ""), asked.get("id", "")))
 
     def why(self, request: Request) -> Response:
         """Return why a trial waits or, without one, why the experiment's trials wait."""
