@@ -42,6 +42,8 @@ pytestmark = NEEDS_CHROMIUM
 
 #: A checker of accessibility, which runs in the page.
 AXE: Final = (Path(__file__).parents[1] / "axe" / "axe.min.js").read_text(encoding="utf-8")
+#: The pause between two checks of a page.
+CHECK_S: Final = 0.06
 #: How long a page may take on a busy machine.
 PAGE_S: Final = 60.0
 #: A name that a trial may choose in order to run a script on the page.
@@ -51,8 +53,11 @@ HOSTILE: Final = Bundle.of({MARKUP: File(f"# source\n{MARKUP}".encode())})
 
 
 def eventually(condition: Callable[[], object], timeout_s: float = PAGE_S) -> object:
-    """Wait until a condition holds, for as long as a page may take."""
-    return waiting.eventually(condition, timeout_s)
+    """Wait until a condition holds, for as long as a page may take.
+
+    The pause spares the processor: for most conditions the browser has to lay out the page.
+    """
+    return waiting.eventually(lambda: condition() or time.sleep(CHECK_S), timeout_s)
 
 
 class Browser:
