@@ -276,7 +276,10 @@ class Page:
         return self.feeds.get(_name(request))
 
     async def events(self, request: Request) -> Response:
-        """Stream an experiment's summary, and the rows of changed trials, or first the progress of opening it."""
+        """Stream an experiment's summary and the rows of changed trials.
+
+        Until the experiment is open, the stream has the progress instead.
+        """
         opened = asyncio.ensure_future(self._threads.run(_name(request), self._feed, request))
         # Nobody needs the feed or its error if the stream has ended meanwhile.
         opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())

@@ -50,7 +50,10 @@ def candidates(curves: Sequence[PlottedCurve], bests: Sequence[float], *, is_min
 
 
 def steps(points: Points, *, is_min: bool, until: float, most: int) -> tuple[list[float], list[float]]:
-    """Return x and y of a stepped line: the best value so far, up to *until*, with at most *most* steps."""
+    """Return x and y of the best value so far as a stepped line.
+
+    It ends at *until*, and has at most *most* steps.
+    """
     is_number = ~np.isnan(points.value)
     order = np.argsort(points.at[is_number], kind="stable")
     times, best = points.at[is_number][order], _best_so_far(points.value[is_number][order], is_min=is_min)

@@ -32,7 +32,7 @@ MOST_LINES: Final = 200
 #: The most categories on an axis. Further ones share one position.
 _MOST_CATEGORIES: Final = 12
 _OTHERS: Final = "others"
-#: The classes of most values of configs, and those that are numbers.
+#: The classes of most values of configs, and the classes of numbers.
 _FLAT: Final = frozenset({bool, float, int, str, type(None)})
 _NUMBERS: Final = frozenset({float, int})
 #: If the greatest value divided by the least exceeds this, the axis is logarithmic. Parameters of an unknown search

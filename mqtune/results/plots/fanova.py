@@ -1,7 +1,8 @@
-"""Importances of parameters by functional ANOVA, after Hutter, Hoos and Leyton-Brown, 2014.
+"""Importances of parameters by functional ANOVA.
 
-A random forest is fitted to the trials. Each tree divides the space into boxes with one value each, so the variance of
-its prediction, and of its mean over all parameters but one, are sums over boxes.
+Hutter, Hoos and Leyton-Brown described the method in 2014. A random forest is fitted to the trials. Each tree divides
+the space into boxes with one value each. So the variance of its prediction, and of its mean over all parameters but
+one, are sums over boxes.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class _Tree:
         return contains
 
     def _along(self, column: int, parts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the sum of the *parts* of boxes in each interval of a column, and the interval's length as a share."""
+        """Return the sum of boxes' *parts* in each interval of a column, and its share of the range."""
         low, high = self.low[:, column], self.high[:, column]
         edges = np.unique(np.concatenate([low, high]))
         begin, end = (
