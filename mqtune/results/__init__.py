@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from mqtune.results.follower import Follower as Follower, follow as follow
     from mqtune.results.kept_state import STATE_FILE as STATE_FILE, Worth as Worth, fold_copy as fold_copy
     from mqtune.results.plots.compared import Compared as Compared
-    from mqtune.results.plots.data import MOST_POINTS as MOST_POINTS, PlottedCurve as PlottedCurve
+    from mqtune.results.plots.data import (
+        MOST_POINTS as MOST_POINTS,
+        ParameterAxis as ParameterAxis,
+        PlottedCurve as PlottedCurve,
+    )
+    from mqtune.results.plots.fanova import importances as importances
     from mqtune.results.plots.panels import PALETTE as PALETTE
     from mqtune.results.plots.plots import KINDS as KINDS, Plots as Plots
     from mqtune.results.plots.timeline import TimelineBar as TimelineBar, slots as slots
@@ -59,7 +64,8 @@ _NAMES = {
     "followed": ("Fold", "FolderSource", "Followed", "Replaced"),
     "kept_state": ("STATE_FILE", "Worth", "fold_copy"),
     "plots.compared": ("Compared",),
-    "plots.data": ("PlottedCurve", "MOST_POINTS"),
+    "plots.data": ("ParameterAxis", "PlottedCurve", "MOST_POINTS"),
+    "plots.fanova": ("importances",),
     "plots.panels": ("PALETTE",),
     "plots.plots": ("KINDS", "Plots"),
     "plots.timeline": ("TimelineBar", "slots"),

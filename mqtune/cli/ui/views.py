@@ -438,14 +438,14 @@ def checkpoint(feed: Feed, name: str, id_: str) -> Row:
         trial, url = _trial(feed, name), str(feed.results.definition.get("store") or "")
         if id_ not in trial.checkpoints:
             raise ConfigurationError(f"trial {trial.id} has no checkpoint {id_!r}")
-    found = CheckpointId(id_)
-    if is_in_memory(found):
+    saved = CheckpointId(id_)
+    if is_in_memory(saved):
         raise ConfigurationError(f"checkpoint {id_} is a dict in Redis, so it has no files")
     is_here = url and local_path(split_name(url)[0]) is not None
     store = open_store(store_beside(url, feed.place.folder or feed.results.folder)) if is_here else None
     if not isinstance(store, DirectoryStore):
         raise ConfigurationError(f"the files of checkpoint {id_} are not on this machine")
-    sizes = store.sizes(found)
+    sizes = store.sizes(saved)
     listed = _listed({printable(path): f"{size:,} bytes" for path, size in sizes.items()})
     return {**listed, "size": f"{sum(sizes.values()):,} bytes"}
 

@@ -61,14 +61,16 @@ class _Tree:
         """Return each parameter's share of the variance of the tree's prediction in the space."""
         space = self.high.max(axis=0) - self.low.min(axis=0)
         categories = {
-            place: self._categories(each.columns) for place, each in enumerate(parameters) if each.is_category
+            place: self._categories(parameter.columns)
+            for place, parameter in enumerate(parameters)
+            if parameter.is_category
         }
         sizes = np.column_stack(
             [
                 categories[place].mean(axis=1)
                 if place in categories
-                else ((self.high - self.low) / space)[:, each.columns.start]
-                for place, each in enumerate(parameters)
+                else ((self.high - self.low) / space)[:, parameter.columns.start]
+                for place, parameter in enumerate(parameters)
             ]
         )
         volume = sizes.prod(axis=1)
@@ -77,14 +79,14 @@ class _Tree:
         if variance <= 0:
             return np.zeros(len(parameters))
         variances = []
-        for place, each in enumerate(parameters):
+        for place, parameter in enumerate(parameters):
             # A box's part in the mean prediction over all other parameters, within the box's range of this one.
             parts = self.value * volume / sizes[:, place]
             if place in categories:
                 predicted = parts @ categories[place]
                 weights = np.full(len(predicted), 1 / len(predicted))
             else:
-                predicted, weights = self._along(each.columns.start, parts)
+                predicted, weights = self._along(parameter.columns.start, parts)
             variances.append(max(0.0, float(weights @ predicted**2) - mean**2))
         return np.asarray(variances) / variance
 
@@ -127,7 +129,7 @@ def importances(parameters: Sequence[ParameterAxis], values: Sequence[float]) ->
     table = np.column_stack(columns)
     low, high = table.min(axis=0), table.max(axis=0)
     forest = RandomForestRegressor(_TREES, random_state=_SEED).fit(table, np.asarray(values))
-    trees = [_Tree(each.tree_, low, high).shares(inputs) for each in forest.estimators_]
+    trees = [_Tree(estimator.tree_, low, high).shares(inputs) for estimator in forest.estimators_]
     shares = np.mean(trees, axis=0)
     total = float(shares.sum())
     return (shares / total).tolist() if total else [0.0] * len(parameters)

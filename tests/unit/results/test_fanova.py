@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from mqtune.results.plots.data import ParameterAxis
-from mqtune.results.plots.fanova import importances
+from mqtune.results import ParameterAxis, importances
 
 COUNT = 600
 
