@@ -40,6 +40,7 @@ class Book:
         code_files: dict[str, str] | None = None,
         space: dict[str, Any] | None = None,
         stop: dict[str, Any] | None = None,
+        store: str | None = None,
     ):
         self.folder = folder
         self.entries: list[Entry] = []
@@ -62,6 +63,8 @@ class Book:
             definition["space"] = space
         if stop is not None:
             definition["stop"] = stop
+        if store is not None:
+            definition["store"] = store
         self.write(ExperimentCreated(name=folder.name, definition=definition, at=self.now).encode())
 
     @property

@@ -311,6 +311,14 @@ class DirectoryStore(CheckpointStore):
         with suppress(OSError):
             os.rmdir(self._root)
 
+    def sizes(self, id: CheckpointId) -> dict[str, int]:  # noqa: A002
+        """Return the size of each file of a checkpoint in bytes, by its path. The files are not read.
+
+        Raises:
+            as ``fetch``.
+        """
+        return {file.path: file.size for file in self._manifest(id).files}
+
     def _manifest(self, id: CheckpointId) -> Manifest:  # noqa: A002
         check_id(id)
         place = os.path.join(self._root, id, MANIFEST)

@@ -37,7 +37,7 @@ def open_store(url: str) -> CheckpointStore:
     """
     place, name = split_name(url)
     _check_place(place)
-    if (path := _local_path(place)) is not None:
+    if (path := local_path(place)) is not None:
         return DirectoryStore(path, name=name)
     if (store := _installed(place)) is not None:
         return _open_installed(store, url)
@@ -60,7 +60,7 @@ def store_beside(url: str, folder: Path) -> str:
     """
     place, name = split_name(url)
     beside = folder / CHECKPOINTS
-    if not name or _local_path(place) in (None, str(beside)):
+    if not name or local_path(place) in (None, str(beside)):
         return url
     store = DirectoryStore(beside, name=name)
     return store.url if store.is_there() else url
@@ -78,7 +78,7 @@ def experiment_url(place: str | os.PathLike[str], experiment: str) -> str:
     check_id(experiment)
     base = os.fspath(place)
     _check_place(base)
-    if (path := _local_path(base)) is not None:
+    if (path := local_path(base)) is not None:
         return f"file://{quote(os.path.join(os.path.abspath(os.path.expanduser(path)), experiment))}"
     base, mark, query = base.partition("?")
     below = f"{base}{experiment}" if base.endswith("://") else f"{base.rstrip('/')}/{experiment}"
@@ -158,7 +158,7 @@ def _package_of(entry: EntryPoint) -> str:
     return f"{package} ({entry.value})"
 
 
-def _local_path(place: str) -> str | None:
+def local_path(place: str) -> str | None:
     """Return the folder of a path or file URL. None for another kind of URL."""
     matched = _SCHEME.match(place)
     if matched is None:

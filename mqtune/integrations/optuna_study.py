@@ -34,9 +34,6 @@ with importing("Optuna", "optuna"):
     from optuna.trial import FrozenTrial, TrialState
 
     from mqtune.integrations.optuna import DIRECTIONS, EXCESSES, quiet
-
-    # The exporter uses it for pictures.
-    from mqtune.integrations.optuna_importances import importances as importances  # noqa: PLC0414
     from mqtune.integrations.optuna_space import Shown, shown_by_value
 
 _STATES: Final = {

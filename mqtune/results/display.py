@@ -115,15 +115,21 @@ def ranked(experiment: Experiment) -> list[Trial]:
             experiment.trials.values(),
             key=lambda t: (t.id not in front, t.is_abandoned, not t.point, not experiment.is_feasible(t), t.point),
         )
+    feasible: list[Trial] = []
+    infeasible: list[Trial] = []
+    last: list[Trial] = []
+    has_constraints = bool(experiment.objective.constraints)
+    for trial in experiment.trials.values():
+        if math.isnan(trial.best_value) or trial.is_abandoned:
+            last.append(trial)
+        elif has_constraints and not experiment.is_feasible(trial):
+            infeasible.append(trial)
+        else:
+            feasible.append(trial)
     sign = 1 if experiment.mode == "min" else -1
-    return sorted(
-        experiment.trials.values(),
-        key=lambda t: (
-            (2, 0.0)
-            if math.isnan(t.best_value) or t.is_abandoned
-            else (not experiment.is_feasible(t), sign * t.best_value)
-        ),
-    )
+    for trials in (feasible, infeasible):
+        trials.sort(key=lambda trial: sign * trial.best_value)
+    return [*feasible, *infeasible, *last]
 
 
 class Column(NamedTuple):

@@ -24,13 +24,14 @@ from mqtune.cli.ui.access import Access
 from mqtune.cli.ui.app import Page
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
-from mqtune.core.events import AttemptStarted, Labelled
+from mqtune.core.events import AttemptStarted, CheckpointSaved, Cursor, Event, Labelled
 from mqtune.core.keys import QUOTAS
-from mqtune.core.trial import AttemptEnd, TrialId
+from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.core.worker_info import busy_as
 from mqtune.driver import BundleFolder
 from mqtune.journal import JOURNAL_FILE, JournalFile
+from mqtune.results import Readable, saved_events
 from mqtune.services.shares.demands import Demands
 from mqtune.services.shares.divider import Demand
 from mqtune.services.usage.board import UsageBoard
@@ -41,6 +42,8 @@ pytestmark = NEEDS_CHROMIUM
 
 #: A checker of accessibility, which runs in the page.
 AXE: Final = (Path(__file__).parents[1] / "axe" / "axe.min.js").read_text(encoding="utf-8")
+#: The pause between two checks of a page.
+CHECK_S: Final = 0.06
 #: How long a page may take on a busy machine.
 PAGE_S: Final = 60.0
 #: A name that a trial may choose in order to run a script on the page.
@@ -50,8 +53,11 @@ HOSTILE: Final = Bundle.of({MARKUP: File(f"# source\n{MARKUP}".encode())})
 
 
 def eventually(condition: Callable[[], object], timeout_s: float = PAGE_S) -> object:
-    """Wait until a condition holds, for as long as a page may take."""
-    return waiting.eventually(condition, timeout_s)
+    """Wait until a condition holds, for as long as a page may take.
+
+    The pause spares the processor: for most conditions the browser has to lay out the page.
+    """
+    return waiting.eventually(lambda: condition() or time.sleep(CHECK_S), timeout_s)
 
 
 class Browser:
@@ -130,6 +136,9 @@ def mine(home: Path, name: str = "mine") -> Book:
         book.stage(id_, {"lr": number / 10, "width": 2**number})
         epochs = range(1, 2 + number % 9)
         book.report(id_, *({"loss": 1 / number / epoch, "training_iteration": epoch} for epoch in epochs))
+        if number == 8:
+            saved = CheckpointSaved(trial=TrialId(id_), attempt=1, checkpoint="p-0008-1-1", at=book.now)
+            book.cursor = Cursor(book.write(saved.encode()))
         if number % 3:
             book.decide(id_)
         book.end(id_, AttemptEnd.STOPPED if number % 3 else AttemptEnd.COMPLETED)
@@ -206,7 +215,15 @@ def test_an_experiment_has_tabs_with_its_figures_pictures_and_log(browser: Brows
     browser.shows("width", "0030")
     browser.find(".tabs a:nth-child(3)").click()
     browser.shows("Compare loss at", "iteration 1", "each trial's best")
-    browser.draws("slices", "parallel")
+    browser.draws("slices", "pair", "parallel")
+    pair = "document.querySelector('[data-kind=pair]')"
+    titles = f"const {{xaxis, yaxis}} = {pair}.querySelector('.plot')._fullLayout; return [xaxis.title.text, yaxis.title.text]"
+    eventually(lambda: sorted(browser.run(titles)) == ["lr", "width"])
+    x, y = browser.run(titles)
+    browser.run(
+        f"const axis = {pair}.querySelector('[aria-label=x]'); axis.value = {y!r}; axis.dispatchEvent(new Event('change'))"
+    )
+    eventually(lambda: browser.run(titles) == [y, x])
     browser.find(".tabs a:nth-child(4)").click()
     browser.draws("rungs", "timeline")
     eventually(lambda: browser.run("return document.querySelector('[data-kind=lineage]').hidden"))
@@ -388,10 +405,41 @@ def test_a_trial_has_its_config_beside_the_best_its_curves_and_its_attempts(brow
     # Metrics are in a few digits, and in full under the mouse.
     assert browser.run("return document.querySelector('td[title^=\"0.01388888\"]').innerText") == "0.01389"
     eventually(lambda: browser.run("return document.querySelectorAll('[data-kind=trial] .trace').length"))
+    browser.expected = "status of 404"
+    click(browser, "p-0008-1-1")
+    browser.shows("Files of a checkpoint", "the files of checkpoint p-0008-1-1 are not on this machine")
     browser.run("history.back()")
     browser.shows("All 30")
     browser.go("#/e/mine/8")
     browser.shows("mine / trial 0008", "best: trial 0026", "9 reports")
+
+
+def test_a_page_has_the_progress_while_a_long_journal_is_opened(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    book, gate = mine(tmp_path, "long"), threading.Event()
+
+    def slowly(part: Readable) -> Iterator[Event | Report]:
+        for number, event in enumerate(saved_events(part)):
+            if number == 20:
+                assert gate.wait(2 * PAGE_S)
+            yield event
+
+    monkeypatch.setattr("mqtune.results.followed.saved_events", slowly)
+    with serving(driver, Places([Place("long", book.folder, None)], None, broker_alone=False)) as page:
+        try:
+            page.go("#/e/long")
+            page.shows("long", "opening the journal: ", f" of {len(book.entries)} entries")
+            (entries,) = re.findall(r"journal: (\d+) of", page.text)
+            assert 0 < int(entries) <= 20
+            page.go("#/e/long/0008")
+            page.shows("trial 0008", "opening the journal: ")
+        finally:
+            gate.set()
+        page.go("#/e/long")
+        page.shows("Trials 30", "minimise loss")
+        assert "opening the journal" not in page.text
+        assert page.complaints() == []
 
 
 def test_an_experiment_that_is_not_there_is_said_so_once_and_a_finished_one_is_offered_no_end(

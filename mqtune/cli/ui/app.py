@@ -24,7 +24,6 @@ from mqtune.cli.ui import trials, views
 from mqtune.cli.ui.access import Access, Gate
 from mqtune.cli.ui.facts import facts
 from mqtune.cli.ui.feed import Feed, Feeds
-from mqtune.cli.ui.history import log_page
 from mqtune.cli.ui.logs import Log
 from mqtune.cli.ui.paced import Paced
 from mqtune.cli.ui.places import Places
@@ -42,6 +41,8 @@ ASSETS: Final = Path(__file__).with_name("assets")
 _TICK_S: Final = 0.05
 #: Seconds of silence before a stream sends a keepalive, which detects a closed connection.
 _QUIET_S: Final = 15.0
+#: Seconds between messages about the progress of opening an experiment.
+_OPENING_S: Final = 0.3
 #: Seconds between reads of a trial's output.
 _POLL_S: Final = 0.2
 _ROWS: Final = 25
@@ -82,8 +83,6 @@ class Page:
         self._access = access
         self._steers = steers
         self._paced, self._pictures = Paced(), Paced(_PICTURES_AT_ONCE)
-        # They take seconds, for which other pictures must not wait.
-        self._importances = Paced(1)
         self._threads = RequestThreads(_REQUESTS_AT_ONCE)
 
     def app(self) -> Starlette:
@@ -110,6 +109,7 @@ class Page:
             Route("/api/history", self._in_thread(self.history)),
             Route("/api/near", self._in_thread(self.near)),
             Route("/api/code", self._in_thread(self.code)),
+            Route("/api/checkpoint", self._in_thread(self.checkpoint)),
             Route("/api/events", self.events),
             Route("/api/log", self.log),
         ]
@@ -193,9 +193,7 @@ class Page:
 
     def history(self, request: Request) -> Response:
         """Return an experiment's events as sentences."""
-        feed, kind = self._feed(request), request.query_params.get("kind", "")
-        make = functools.partial(log_page, feed, kind)
-        return self._cached(("history", feed.place.name, kind), (id(feed), feed.last), make)
+        return Json(self._feed(request).log_page(request.query_params.get("kind", "")))
 
     def trials(self, request: Request) -> Response:
         """Return rows of the filtered and sorted trials, or of named ones, or the ids of all."""
@@ -231,8 +229,7 @@ class Page:
         chosen = views.Asked(metric, x, where, tuple(asked.getlist("of")), at, tuple(asked.getlist("order")))
         make = functools.partial(views.picture, feed, kind, chosen, trial=trial)
         key = ("picture", feed.place.name, kind, trial, chosen)
-        paced = self._importances if kind == "importances" else self._pictures
-        return self._cached(key, (id(feed), feed.last), make, paced)
+        return self._cached(key, (id(feed), feed.last), make, self._pictures)
 
     def compared(self, request: Request) -> Response:
         """Return a picture that compares several experiments."""
@@ -258,6 +255,11 @@ class Page:
         attempt = _number(asked.get("attempt", ""), 0)
         return Json(views.code(self._feed(request), asked.get("trial", ""), attempt, asked.get("file", "")))
 
+    def checkpoint(self, request: Request) -> Response:
+        """Return the names and sizes of the files of a trial's checkpoint."""
+        asked = request.query_params
+        return Json(views.checkpoint(self._feed(request), asked.get("trial", ""), asked.get("id", "")))
+
     def why(self, request: Request) -> Response:
         """Return why a trial waits or, without one, why the experiment's trials wait."""
         feed, trial = self._feed(request), request.query_params.get("trial", "")
@@ -274,9 +276,34 @@ class Page:
         return self.feeds.get(_name(request))
 
     async def events(self, request: Request) -> Response:
-        """Stream an experiment's summary, and the rows of changed trials."""
-        feed = await self._threads.run(_name(request), self._feed, request)
-        return _stream(self._changes(feed, request.headers.get("last-event-id", "")))
+        """Stream an experiment's summary and the rows of changed trials.
+
+        Until the experiment is open, the stream has the progress instead.
+        """
+        opened = asyncio.ensure_future(self._threads.run(_name(request), self._feed, request))
+        # Nobody needs the feed or its error if the stream has ended meanwhile.
+        opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
+        # An error within this time has a status, as most errors have, and most feeds open faster.
+        await asyncio.wait([opened], timeout=_OPENING_S)
+        if opened.done():
+            opened.result()
+        return _stream(self._messages(_name(request), opened, request.headers.get("last-event-id", "")))
+
+    async def _messages(self, name: str, opened: asyncio.Future[Feed], after: str) -> AsyncIterator[str]:
+        """Yield the progress until the feed is open, and then the changes, or the error."""
+        while not opened.done():
+            if self._is_closing:
+                return
+            opening = self.feeds.opening(name)
+            yield _message({"opening": {"entries": opening.entries, "total": opening.total}})
+            await asyncio.wait([opened], timeout=_OPENING_S)
+        try:
+            feed = opened.result()
+        except (MqtuneError, OSError) as error:
+            yield _message({"error": str(error)})
+            return
+        async for message in self._changes(feed, after):
+            yield message
 
     async def _changes(self, feed: Feed, after: str) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()

@@ -8,16 +8,17 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from mqtune.cli.place import Place
+from mqtune.cli.ui.history import EventLog
 from mqtune.cli.ui.paced import Locks
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
-from mqtune.core.events import DriverStarted, Event, ExperimentCreated, RequestAnswered
+from mqtune.core.events import DriverStarted, Event, ExperimentCreated, Reports, RequestAnswered
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten
 from mqtune.core.timing import Timing
@@ -26,6 +27,7 @@ from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.files.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, Snapshot, duration, state_in_words, state_of_folder
 from mqtune.results.followed import BrokerSource, Fold, FolderSource, Followed, Replaced, Source
+from mqtune.results.frames import Row
 from mqtune.results.plots.data import PlottedCurve, Read, time_attr_of
 from mqtune.results.results import Results
 
@@ -74,6 +76,7 @@ class _CurveFold(Fold):
     Attributes:
         began_at: when the fold began, by ``time.monotonic()``.
         results: the experiment's results so far.
+        log: the newest events in words.
         heard: collects accepted reports. None if they are not needed.
     """
 
@@ -83,6 +86,8 @@ class _CurveFold(Fold):
         self.results = Results(self.experiment, folder, written)
         self.time_attr = time_attr_of(self.results)
         self.curves: dict[TrialId, Curves] = {}
+        self.log = EventLog()
+        self.log.add(created)
         self.heard: list[Report] | None = None
         #: The experiment's present limits, as far as the journal has them.
         self.limits: dict[str, object] = {}
@@ -90,7 +95,8 @@ class _CurveFold(Fold):
 
     def take(self, event: Event | Report) -> None:
         # Fast for reports, which are nearly all of the events.
-        if event.__class__ is RequestAnswered or event.__class__ is DriverStarted:
+        if event.__class__ is not Report and event.__class__ is not Reports:
+            self.log.add(event)
             self._note_limits(event)
         super().take(event)
 
@@ -115,6 +121,40 @@ class _CurveFold(Fold):
             self.heard.append(report)
 
 
+class Opening:
+    """The progress of a feed that is being opened.
+
+    Attributes:
+        entries: the number of folded entries.
+        total: the number of all entries, or 0 if it is not known yet.
+    """
+
+    def __init__(self) -> None:
+        self.entries = self.total = 0
+        self._passes = 0
+
+    def watch(self, entries: Iterable[Entry], total: int) -> Iterator[Entry]:
+        """Yield the entries of a journal, and count them if they are being folded."""
+        self.total, self._passes = total, self._passes + 1
+        # Events in the drivers' order need two passes, of which the second one takes nearly all of the time.
+        is_folding = self._passes % 2 == 0
+        for number, entry in enumerate(entries, 1):
+            if is_folding:
+                self.entries = number
+            yield entry
+
+
+class _WatchedSnapshot(Snapshot):
+    """The folded part of a journal's copy. Reads of it are the progress of the opening feed."""
+
+    def __init__(self, copy: Readable, opening: Opening) -> None:
+        super().__init__(copy, 0)
+        self._opening = opening
+
+    def read(self) -> Iterator[Entry]:
+        return self._opening.watch(super().read(), self.count or 0)
+
+
 class Changes(NamedTuple):
     """The trials that changed, the last changed first, up to the entry with the id *entry*."""
 
@@ -134,6 +174,7 @@ class Feed:
         place: the experiment's folder and broker.
         is_idle: returns whether the feed may end. It is asked when the feed was unused for some time.
         settled: called when a whole journal has been folded.
+        opening: gets the progress while the whole journal is folded.
 
     Raises:
         ConfigurationError: the experiment does not exist, or has not begun.
@@ -146,6 +187,7 @@ class Feed:
         is_idle: Callable[[Feed], bool],
         settled: Callable[[], object] = lambda: None,
         timing: Timing = Timing(),
+        opening: Opening | None = None,
     ) -> None:
         self._timing = timing
         self.place = place
@@ -170,7 +212,7 @@ class Feed:
         with contextlib.ExitStack() as stack:
             self._source, self._state_of, folder = _open_source(place, stack)
             #: The part of the journal's copy that was folded.
-            self._written = Snapshot(JournalFile(folder / JOURNAL_FILE), 0)
+            self._written: Snapshot = _WatchedSnapshot(JournalFile(folder / JOURNAL_FILE), opening or Opening())
             # No reference to this object, so that a replaced fold is freed immediately.
             make = partial(_CurveFold, folder=folder, written=self._written)
             self._followed = Followed(self._source, place.name, make, self._written)
@@ -188,9 +230,10 @@ class Feed:
         self._is_closed.set()
         self._thread.join(4 * self._timing.feed_wait_s)
 
-    def read(self) -> Iterator[Entry]:
-        """Yield the entries that were folded."""
-        return self._written.read()
+    def log_page(self, kind: str = "") -> Row:
+        """Return the newest lines of the log, of one kind or of all, and their total number."""
+        with self.lock:
+            return self._fold.log.page(kind)
 
     def changes(self, after: str) -> Changes:
         """Return the trials that changed after the entry *after*. If it is empty, return none."""
@@ -502,7 +545,9 @@ class Feeds:
         self._find = find
         self._lock = threading.Lock()
         self._feeds: dict[str, Feed] = {}
-        self._opening = Locks()
+        self._locks = Locks()
+        #: The progress of feeds that are being opened.
+        self._opening: dict[str, Opening] = {}
 
     def get(self, name: str) -> Feed:
         """Return the feed of an experiment. Open it if needed. It ends if unused for some time.
@@ -513,12 +558,20 @@ class Feeds:
         if (feed := self._touched(name)) is not None:
             return feed
         place = self._find(name)
-        with self._opening.held(name):
+        with self._locks.held(name):
             if (feed := self._touched(name)) is None:
-                feed = Feed(place, self._release, self.settled, self._timing)
+                opening = self._opening[name] = Opening()
+                try:
+                    feed = Feed(place, self._release, self.settled, self._timing, opening)
+                finally:
+                    del self._opening[name]
                 with self._lock:
                     self._feeds[name] = feed
             return feed
+
+    def opening(self, name: str) -> Opening:
+        """Return the progress of a feed that is being opened."""
+        return self._opening.get(name) or Opening()
 
     def __len__(self) -> int:
         """Return the number of feeds."""

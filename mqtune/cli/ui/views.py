@@ -11,6 +11,10 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Final, NamedTuple
 
+from mqtune.checkpoints import open_store, store_beside
+from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.checkpoints.registry import local_path
+from mqtune.checkpoints.store import split_name
 from mqtune.cli.code import find_files
 from mqtune.cli.describe import described_trial
 from mqtune.cli.fleet import (
@@ -33,7 +37,7 @@ from mqtune.cli.ui.trials import BOOKKEEPING, MOST_ROWS, chosen, rows_for
 from mqtune.cli.why import Inquiry
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
 from mqtune.core.text import counted, flatten, printable
-from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus, is_number
+from mqtune.core.trial import Attempt, CheckpointId, Trial, TrialId, TrialStatus, is_in_memory, is_number
 from mqtune.core.usage import LiveUse
 from mqtune.core.worker_info import WorkerInfo, busy_as
 from mqtune.results.display import short_value
@@ -419,6 +423,31 @@ def code(feed: Feed, name: str, attempt: int, file: str = "") -> Row:
     if file not in files:
         raise ConfigurationError(f"bundle {digest[:12]} has no file {file!r}")
     return {"file": file, "text": _source(files[file].content)}
+
+
+def checkpoint(feed: Feed, name: str, id_: str) -> Row:
+    """Return the names and sizes of the files of a trial's checkpoint.
+
+    Only stores on this machine are read, as the journal may name any server.
+
+    Raises:
+        ConfigurationError: the trial or checkpoint does not exist, is a dict, or is in a store elsewhere.
+        MqtuneError: the checkpoint can't be read.
+    """
+    with feed.lock:
+        trial, url = _trial(feed, name), str(feed.results.definition.get("store") or "")
+        if id_ not in trial.checkpoints:
+            raise ConfigurationError(f"trial {trial.id} has no checkpoint {id_!r}")
+    saved = CheckpointId(id_)
+    if is_in_memory(saved):
+        raise ConfigurationError(f"checkpoint {id_} is a dict in Redis, so it has no files")
+    is_here = url and local_path(split_name(url)[0]) is not None
+    store = open_store(store_beside(url, feed.place.folder or feed.results.folder)) if is_here else None
+    if not isinstance(store, DirectoryStore):
+        raise ConfigurationError(f"the files of checkpoint {id_} are not on this machine")
+    sizes = store.sizes(saved)
+    listed = _listed({printable(path): f"{size:,} bytes" for path, size in sizes.items()})
+    return {**listed, "size": f"{sum(sizes.values()):,} bytes"}
 
 
 def _listed(files: Mapping[str, str]) -> Row:

@@ -124,12 +124,15 @@ class PlotBase:
             trials: the trials to draw.
             every: the trials that the legend counts. The default is *trials*.
         """
-        is_feasible = self._experiment.is_feasible
-        totals = Counter(trial.status for trial in every or trials if is_feasible(trial))
-        groups: list[tuple[str, Look, list[Trial], int | None]] = [
-            ("infeasible", _INFEASIBLE, [trial for trial in trials if not is_feasible(trial)], None)
-        ]
-        feasible = [trial for trial in trials if is_feasible(trial)]
+        infeasible: list[Trial] = []
+        feasible, counted = trials, every or trials
+        if self._experiment.objective.constraints:
+            is_feasible = self._experiment.is_feasible
+            infeasible = [trial for trial in trials if not is_feasible(trial)]
+            feasible = [trial for trial in trials if is_feasible(trial)]
+            counted = [trial for trial in counted if is_feasible(trial)]
+        totals = Counter([trial.status for trial in counted])
+        groups: list[tuple[str, Look, list[Trial], int | None]] = [("infeasible", _INFEASIBLE, infeasible, None)]
         for status in DRAWN:
             of_status = [trial for trial in feasible if trial.status is status]
             groups.append((in_words(status), LOOKS.get(status, OTHER), of_status, totals[status]))

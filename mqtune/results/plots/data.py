@@ -6,9 +6,10 @@ import contextlib
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from itertools import chain
+from typing import Final, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -31,6 +32,9 @@ MOST_LINES: Final = 200
 #: The most categories on an axis. Further ones share one position.
 _MOST_CATEGORIES: Final = 12
 _OTHERS: Final = "others"
+#: The classes of most values of configs, and the classes of numbers.
+_FLAT: Final = frozenset({bool, float, int, str, type(None)})
+_NUMBERS: Final = frozenset({float, int})
 #: If the greatest value divided by the least exceeds this, the axis is logarithmic. Parameters of an unknown search
 #: space have a larger ratio.
 _LOG_RATIO: Final = 20
@@ -221,8 +225,8 @@ class ParameterAxis:
 
 def parameters_of(results: Read, trials: Sequence[Trial]) -> list[ParameterAxis]:
     """Return the hyperparameters in which these trials differ. For one trial, return all."""
-    configs = [dict(flatten(trial.config)) for trial in trials]
-    names = dict.fromkeys(name for config in configs for name in config)
+    configs = [_flat(trial.config) for trial in trials]
+    names = dict.fromkeys(chain.from_iterable(configs))
     space = _space_of(results)
     parameters = []
     for name in names:
@@ -231,6 +235,11 @@ def parameters_of(results: Read, trials: Sequence[Trial]) -> list[ParameterAxis]
         if has_values and (len(configs) == 1 or any(not _is_same(value, values[0]) for value in values)):
             parameters.append(_parameter(name, values, space))
     return parameters
+
+
+def _flat(config: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a config without nested dicts. Most configs are flat already."""
+    return config if _FLAT.issuperset(map(type, config.values())) else dict(flatten(config))
 
 
 def _is_same(value: object, other: object) -> bool:
@@ -246,8 +255,10 @@ def _space_of(results: Read) -> Space | None:
 def _parameter(name: str, values: Sequence[object], space: Space | None) -> ParameterAxis:
     given = [value for value in values if value is not None]
     is_category = _is_category(name, given, space)
-    if not is_category and all(is_number(value) and math.isfinite(value) for value in given):
-        places = [float(value) if is_number(value) else math.nan for value in values]
+    # The classes are compared first, which is the fast way for most parameters.
+    are_numbers = _NUMBERS.issuperset(map(type, given)) or all(map(is_number, given))
+    if not is_category and are_numbers and all(map(math.isfinite, cast("list[float]", given))):
+        places = [math.nan if value is None else float(value) for value in cast("list[float | None]", values)]
         return ParameterAxis(name, places, _is_log(name, places, space), ends=_ends_of(name, space))
     texts = _texts_of(values)
     names = tuple(_categories(name, [text for text in texts if text is not None], space))
@@ -272,7 +283,15 @@ def _is_category(name: str, values: Sequence[object], space: Space | None) -> bo
         for domain in _domains_of(name, space)
         for option in (domain.options if isinstance(domain, Choice) else [None])
     ]
-    return 0 < len(options) <= _MOST_CATEGORIES and all(value in options for value in values)
+    return 0 < len(options) <= _MOST_CATEGORIES and all(value in options for value in _distinct(values))
+
+
+def _distinct(values: Sequence[object]) -> Collection[object]:
+    """Return each value once, or all values if some can't be compared quickly."""
+    try:
+        return set(values)
+    except TypeError:
+        return values
 
 
 def _domains_of(name: str, space: Space | None) -> list[Domain]:
@@ -286,8 +305,8 @@ def _ends_of(name: str, space: Space | None) -> tuple[float, float] | None:
 
 def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
     domains = _domains_of(name, space)
-    # A scheduler may have changed a config to a value that has no logarithm.
-    if any(place <= 0 for place in places):
+    # A scheduler may have changed a config to a value that has no logarithm. NaN stands for a missing value.
+    if np.nanmin(places) <= 0:
         return False
     if domains:
         return any(

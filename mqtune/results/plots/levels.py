@@ -48,10 +48,11 @@ def stops_trials(results: Read) -> bool:
 
 def value_at(curve: PlottedCurve, time: float) -> float:
     """Return the first value that was reported at *time* or later. Return NaN without one."""
-    values = curve.value
-    for index in range(bisect_left(curve.time, time), len(values)):
+    index, values = bisect_left(curve.time, time), curve.value
+    while index < len(values):
         if not math.isnan(value := values[index]):
             return value
+        index += 1
     return math.nan
 
 
@@ -89,8 +90,9 @@ class CommonLevel:
         every = [*(level for level in timed if level.count), Level(BEST, len(bests))]
         shown = next((level for level in every if level.time == at), None) or _default(every)
         if shown.time != BEST:
-            at_level = {id_: value_at(curve, shown.time) for id_, curve in compared.items()}
-            self.values = {id_: value for id_, value in at_level.items() if not math.isnan(value)}
+            self.values = {
+                id_: value for id_, curve in compared.items() if not math.isnan(value := value_at(curve, shown.time))
+            }
         self.levels = Levels(time_label_of(results), every, shown)
 
     @property

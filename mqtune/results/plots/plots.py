@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,6 +26,7 @@ from mqtune.results.plots.base import (
     in_words,
     rows_axis,
 )
+from mqtune.results.plots.best_line import Points, candidates, steps
 from mqtune.results.plots.compared import curves_apart
 from mqtune.results.plots.data import (
     MOST_LINES,
@@ -61,7 +61,7 @@ from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.timeline import Bar, TimelineBar, bars, in_numbers, slot_names, slots
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 #: The most rows of a timeline or a lineage that are readable.
 _MOST_ROWS: Final = 60
@@ -126,72 +126,87 @@ class Plots(ParameterPlots):
         dots = chosen(self._results, valued, MOST_DOTS)
         series = self._by_status(dots, lambda t: begun[t.id], lambda t: value_of(self._results, t, metric), valued)
         if len(x):
-            series.append(Series("best", *_steps(x, value, is_min=self._mode(metric) == "min"), _BEST))
+            is_min = self._mode(metric) == "min"
+            line = steps(Points(x, value), is_min=is_min, until=float(x.max()), most=MOST_DOTS)
+            series.append(Series("best", *line, _BEST))
         series += self._best_mark(lambda t: begun[t.id], lambda t: value_of(self._results, t, metric))
         is_log = is_wide_series(series)
         x_axis = Axis("trials, in the order in which they began")
         return Panel(x_axis, Axis(self._value_label(metric), is_log), series, key=metric)
 
     def _history_of(self, metric: str) -> Panel:
-        curves = {
-            id_: curve
-            for id_, curve in self._curves(metric).items()
-            if not self._experiment.trials[id_].is_abandoned and _has_value(curve)
-        }
+        every_curve, every_trial = self._curves(metric), self._experiment.trials
+        trials = [trial for id_ in every_curve if not (trial := every_trial[id_]).is_abandoned]
+        bests = self._bests_of(trials, every_curve, metric)
+        trials = [trial for trial in trials if trial.id in bests]
+        curves = {trial.id: every_curve[trial.id] for trial in trials}
         if not curves:
             raise NothingToDraw(
                 f"experiment {self._experiment.name!r}: only abandoned trials have a number for {metric!r}"
             )
-        at, value = _reports_of(curves.values())
-        start = self._start(at.min())
-        unit = _unit_of(at.max() - start)
-        dots = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], MOST_DOTS)
-        places = {trial.id: self._ranked_index(trial, curves[trial.id].value, metric) for trial in dots}
+        until = max([curve.at[-1] for curve in curves.values()])
+        start = self._start(min([curve.at[0] for curve in curves.values()]))
+        unit = _unit_of(until - start)
+        dots = chosen(self._results, trials, MOST_DOTS)
+        places = {trial.id: _place_of(bests[trial.id], curves[trial.id].value) or 0 for trial in dots}
 
         def x_of(trial: Trial) -> float:
-            return (curves[trial.id].at[places[trial.id] or 0] - start) / unit.seconds
+            return (curves[trial.id].at[places[trial.id]] - start) / unit.seconds
 
         def y_of(trial: Trial) -> float:
-            return curves[trial.id].value[places[trial.id] or 0]
+            return curves[trial.id].value[places[trial.id]]
 
-        series = self._by_status(dots, x_of, y_of, [self._experiment.trials[id_] for id_ in curves])
+        series = self._by_status(dots, x_of, y_of, trials)
+        is_min = self._mode(metric) == "min"
         if self._experiment.objective.constraints:
-            at, value = self._feasible(curves, metric)
+            points = self._feasible(trials, curves, bests)
+        else:
+            points = candidates([*curves.values()], [*bests.values()], is_min=is_min)
         line = []
-        if len(at):
-            x, y = _steps(at, value, is_min=self._mode(metric) == "min")
-            line = [Series("best", [(time - start) / unit.seconds for time in x], y, _BEST)]
+        if len(points.at):
+            times, values = steps(points, is_min=is_min, until=until, most=MOST_DOTS)
+            line = [Series("best", [(time - start) / unit.seconds for time in times], values, _BEST)]
         best = self._experiment.best
         mark = [] if best is None or best.id not in places else self._best_mark(x_of, y_of)
         is_log = is_wide_series([*series, *line])
         x_axis = Axis(f"{unit.name} since the start")
         return Panel(x_axis, Axis(self._value_label(metric), is_log), [*series, *line, *mark], key=metric)
 
+    def _bests_of(
+        self, trials: Sequence[Trial], curves: Mapping[TrialId, PlottedCurve], metric: str
+    ) -> dict[TrialId, float]:
+        """Return the value by which each trial is ranked, for trials whose curve has a number.
+
+        It is the best value, or with constraints the best one that meets them.
+        """
+        has_constraints, is_single = bool(self._experiment.objective.constraints), self._experiment.objective.is_single
+        bests = {}
+        for trial in trials:
+            best, values = trial.best_value, curves[trial.id].value
+            if has_constraints:
+                best = value_of(self._results, trial, metric)
+            elif not is_single or not math.isfinite(best):
+                # Otherwise the best value is known. Searching all reports would take long.
+                place = self._best_index(values, metric)
+                best = math.nan if place is None else values[place]
+            if _has_value(values):
+                bests[trial.id] = float(best)
+        return bests
+
     def _feasible(
-        self, curves: Mapping[TrialId, PlottedCurve], metric: str
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the times and values of the reports by which feasible trials are ranked.
+        self, trials: Sequence[Trial], curves: Mapping[TrialId, PlottedCurve], bests: Mapping[TrialId, float]
+    ) -> Points:
+        """Return the reports by which feasible trials are ranked.
 
         It is not known whether their other reports meet the constraints.
         """
         at, value = [], []
-        for id_, curve in curves.items():
-            trial = self._experiment.trials[id_]
-            place = self._ranked_index(trial, curve.value, metric) if self._experiment.is_feasible(trial) else None
-            if place is not None:
+        for trial in filter(self._experiment.is_feasible, trials):
+            curve = curves[trial.id]
+            if (place := _place_of(bests[trial.id], curve.value)) is not None:
                 at.append(curve.at[place])
                 value.append(curve.value[place])
-        return np.asarray(at), np.asarray(value)
-
-    def _ranked_index(self, trial: Trial, values: Sequence[float], metric: str) -> int | None:
-        """Return the index of the value by which a trial is ranked, or None.
-
-        It is the best value, or with constraints the best one that meets them.
-        """
-        if not self._experiment.objective.constraints:
-            return self._best_index(values, metric)
-        best = value_of(self._results, trial, metric)
-        return next((place for place, value in enumerate(values) if value == best), None)
+        return Points(np.asarray(at), np.asarray(value))
 
     def _best_index(self, values: Sequence[float], metric: str) -> int | None:
         return best_index(values, is_min=self._mode(metric) == "min")
@@ -352,7 +367,7 @@ class Plots(ParameterPlots):
         """
         metric = self._metric(None)
         levels = self._levels()
-        curves = {id_: curve for id_, curve in self._curves(metric).items() if _has_value(curve)}
+        curves = {id_: curve for id_, curve in self._curves(metric).items() if _has_value(curve.value)}
         entries = {id_: _entries(curve, levels) for id_, curve in curves.items()}
         drawn = chosen(self._results, [self._experiment.trials[id_] for id_ in entries], MOST_LINES)
         paths = [
@@ -477,46 +492,32 @@ def _unit_of(span_s: float) -> _Unit:
     return max((unit for unit in units if unit.seconds * 3 <= max(3, span_s)), key=lambda unit: unit.seconds)
 
 
-def _steps(at: NDArray[np.float64], value: NDArray[np.float64], *, is_min: bool) -> tuple[list[float], list[float]]:
-    """Return x and y of a stepped line: the best value so far, up to the last report."""
-    is_finite = ~np.isnan(value)
-    order = np.argsort(at[is_finite], kind="stable")
-    times, values = at[is_finite][order], value[is_finite][order]
-    best = (np.minimum if is_min else np.maximum).accumulate(values)
-    changes = np.flatnonzero(np.diff(best, prepend=math.nan))
-    changes = changes[spread(len(changes), MOST_DOTS)]
-    x = np.append(np.repeat(times[changes], 2)[1:], at.max())
-    return list(x), list(np.repeat(best[changes], 2))
-
-
 def _entries(curve: PlottedCurve, levels: Sequence[float]) -> list[tuple[int, float]]:
     """Return the index of each rung that a trial entered, with the value of the report.
 
     If a report skips rungs, it enters only the highest of them.
     """
     entries: list[tuple[int, float]] = []
-    # The time of the next rung.
-    ahead = levels[0]
-    # Another thread may have added a report's time and not yet its value.
-    for time, value in zip(curve.time, curve.value, strict=False):
-        if time >= ahead and not math.isnan(value):
-            rung = bisect_right(levels, time) - 1
-            entries.append((rung, value))
-            if rung + 1 == len(levels):
-                break
-            ahead = levels[rung + 1]
+    rung, place, values = 0, 0, curve.value
+    while rung < len(levels):
+        place = bisect_left(curve.time, levels[rung], place)
+        # Another thread may have added a report's time and not yet its value.
+        while place < len(values) and math.isnan(values[place]):
+            place += 1
+        if place >= len(values):
+            break
+        rung = bisect_right(levels, curve.time[place])
+        entries.append((rung - 1, values[place]))
     return entries
 
 
-def _has_value(curve: PlottedCurve) -> bool:
-    return not all(map(math.isnan, curve.value))
+def _place_of(value: float, values: Sequence[float]) -> int | None:
+    """Return the index of the first report with this value, or None."""
+    try:
+        return values.index(value)
+    except ValueError:
+        return None
 
 
-def _reports_of(curves: Iterable[PlottedCurve]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the times and values of all reports of several curves."""
-    at, value = array("d"), array("d")
-    for curve in curves:
-        count = len(curve.value)
-        at += curve.at[:count]
-        value += curve.value[:count]
-    return np.frombuffer(at), np.frombuffer(value)
+def _has_value(values: Sequence[float]) -> bool:
+    return not all(map(math.isnan, values))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from mqtune.results.display import short_value
 from mqtune.results.plots.data import ParameterAxis, joined
 from mqtune.results.plots.panels import COMPLETED, STOPPED, TEXT, Look, Scale, Series, label
@@ -71,5 +73,5 @@ def in_tiers(
 def _span(parameter: ParameterAxis) -> tuple[float, float]:
     if parameter.names:
         return 0.0, len(parameter.names) - 1.0
-    places = [place for place in parameter.places if not math.isnan(place)]
-    return min(places), max(places)
+    places = np.asarray(parameter.places)
+    return float(np.nanmin(places)), float(np.nanmax(places))

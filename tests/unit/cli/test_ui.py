@@ -24,13 +24,14 @@ from waiting import eventually
 
 import mqtune
 from mqtune import Results
+from mqtune.checkpoints import DirectoryStore
 from mqtune.cli import Access, Feed, Feeds, Page, Place, Places, group, server_of
 from mqtune.cli.ui import views
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.core.events import Cursor, Event, RequestAnswered, Requested
+from mqtune.core.events import CheckpointSaved, Cursor, Event, RequestAnswered, Requested
 from mqtune.core.machine import ARCHIVED
 from mqtune.core.timing import Timing
-from mqtune.core.trial import AttemptEnd, Report, TrialId
+from mqtune.core.trial import AttemptEnd, Report, TrialId, checkpoint_id
 from mqtune.core.version import install_command
 from mqtune.driver import BundleFolder
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
@@ -245,6 +246,36 @@ def test_an_attempt_has_its_versions_and_its_code_as_text(served: Served):
     assert code(3)[0] == code(4)[0] == code(1, "../journal")[0] == 404
 
 
+def test_a_checkpoint_has_its_files_with_their_sizes_if_its_store_is_on_this_machine(
+    own: Served, mqtune_home: Path, tmp_path: Path
+):
+    (tmp_path / "state" / "net").mkdir(parents=True)
+    (tmp_path / "state" / "net" / "weights.bin").write_bytes(bytes(1_234))
+    (tmp_path / "state" / "epoch").write_bytes(b"7")
+    store = DirectoryStore(tmp_path / "store")
+    store.create()
+    saved, lost, kept = (checkpoint_id("0001", 1, number, in_memory=number == 3) for number in (1, 2, 3))
+    store.save(saved, tmp_path / "state", {})
+    for name, url in (("here", store.url), ("there", "s3://bucket/there")):
+        book = Book(mqtune_home / name, store=url)
+        book.stage("0001")
+        for each in (saved, lost, kept):
+            event = CheckpointSaved(trial=TrialId("0001"), attempt=1, checkpoint=each, at=book.now)
+            book.cursor = Cursor(book.write(event.encode()))
+        book.save()
+
+    def files(name: str, id_: str) -> tuple[int, Any]:
+        status, _, body = own.ask(f"/api/checkpoint?name={name}&trial=0001&id={id_}")
+        return status, body.get("error", body)
+
+    listed = [["epoch", "1 bytes"], ["net/weights.bin", "1,234 bytes"]]
+    assert files("here", saved) == (200, {"files": listed, "total": 2, "size": "1,235 bytes"})
+    assert "it was deleted" in files("here", lost)[1]
+    assert files("here", kept) == (404, f"checkpoint {kept} is a dict in Redis, so it has no files")
+    assert files("here", "../store") == (404, "trial 0001 has no checkpoint '../store'")
+    assert files("there", saved) == (404, f"the files of checkpoint {saved} are not on this machine")
+
+
 def test_plotly_is_kept_by_browsers_as_its_address_has_its_version(served: Served):
     served.login()
     address = served.ask("/api/me")[2]["plotly"]
@@ -328,6 +359,22 @@ def test_the_log_has_sentences_newest_first_by_kind(own: Served, mqtune_home: Pa
     assert drivers == ["created"]
     assert every[0] == people[0]
     assert {"0003 was queued", "0003 started on w1@host", "0003 completed"} <= set(every)
+
+
+def test_the_log_has_the_newest_of_many_lines_and_their_number(own: Served, mqtune_home: Path):
+    book = Book(mqtune_home / "long")
+    for number in range(1, 401):
+        book.run(f"{number:04}", 1.0)
+    book.decide("0400")
+    book.save()
+
+    every, stops = (own.ask(f"/api/history?name=long&kind={kind}")[2] for kind in ("", "stops"))
+
+    # Each trial is queued, starts and completes.
+    assert (every["total"], stops["total"]) == (1_202, 1)
+    assert [line["trial"] for line in every["lines"][:4]] == ["0400"] * 4
+    assert len(every["lines"]) == 500
+    assert own.ask("/api/history?name=long&kind=x")[2] == {"lines": [], "total": 0}
 
 
 def test_a_missing_name_is_answered_with_the_nearest_one(served: Served):

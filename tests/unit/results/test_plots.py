@@ -277,17 +277,21 @@ def test_selected_trials_are_all_drawn_at_their_best_and_no_report_is_read(tmp_p
     assert picture.levels is None
 
 
-def test_a_legend_counts_undrawn_trials_of_an_experiment_with_constraints_too(tmp_path: Path):
+@pytest.mark.parametrize("by", ["trial", "time"])
+def test_a_legend_counts_undrawn_trials_of_an_experiment_with_constraints_too(tmp_path: Path, by: str):
     book = Book(tmp_path / "limited", metric=["loss", "latency <= 10"])
     for number in range(2_400):
         book.stage(f"{number:04}", {"lr": number})
-        book.report(f"{number:04}", {"loss": float(number), "latency": 20 if number % 4 == 3 else 5})
+        book.report(f"{number:04}", {"loss": float(-number), "latency": 20 if number % 4 == 3 else 5})
         book.end(f"{number:04}")
 
-    (panel,) = results_of(book).plot.history(by="trial").panels
+    (panel,) = results_of(book).plot.history(by=by).panels
 
     (completed,) = (series for series in panel.series if series.name == "completed")
     assert completed.count == 1_800 > len(completed.x)
+    # Trial 2399 violates the constraint.
+    (line,) = (series for series in panel.series if series.name == "best" and series.look.width)
+    assert line.y[-1] == -2_398
 
 
 def test_the_range_of_the_best_fifth_is_tinted_and_named_with_its_edge(tmp_path: Path):
@@ -311,6 +315,36 @@ def test_a_diverged_trial_is_a_caret_at_the_edge_and_flattens_no_other(book: Boo
     (beyond,) = (each for each in lr.series if each.name == "beyond the axis")
     assert "0059" in beyond.labels
     assert max(value for each in lr.series for value in each.y) < 2
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_best_line_has_the_best_of_all_reports_so_far(tmp_path: Path, mode: Any):
+    book, noise = Book(tmp_path / "overlapping", mode=mode), random.Random(1)
+    # Three trials run at a time, and each reports what it had first, then something else.
+    for number in range(60):
+        book.stage(f"{number:04}", {"lr": number})
+        for id_ in range(max(0, number - 2), number + 1):
+            book.report(f"{id_:04}", {"loss": noise.choice([noise.random(), NAN, INF])})
+        if number >= 2:
+            book.end(f"{number - 2:04}")
+    results = results_of(book)
+
+    (panel,) = results.plot.history().panels
+
+    drawn = next(zip(each.x, each.y, strict=True) for each in panel.series if each.name == "best" and each.look.width)
+    expected, best = [], math.inf if mode == "min" else -math.inf
+    for report in results.reports():
+        value = report.metrics["loss"]
+        if math.isfinite(value) and (value < best if mode == "min" else value > best):
+            best = value
+            expected.append((report.timestamp, value))
+    # A step has two points, and the first one lies where it begins.
+    steps = [point for place, point in enumerate(drawn) if place % 2 == 0]
+    assert [y for _, y in steps] == [y for _, y in expected]
+    units = {
+        round((at - results.experiment.created_at) / x, 6) for (x, _), (at, _) in zip(steps, expected, strict=True)
+    }
+    assert len(units) == 1
 
 
 def test_fewer_trials_than_importances_need_are_counted(book: Book):

@@ -22,6 +22,7 @@ const TABS = {
 // The tab of each chart, for links to a chart.
 const OF_CHART = {
   slices: "parameters",
+  pair: "parameters",
   parallel: "parameters",
   importances: "parameters",
   rungs: "schedule",
@@ -208,6 +209,12 @@ export function experimentPage(main, name) {
     );
     fillTabs();
   }
+  function showOpening(text) {
+    state.replaceChildren(glyph("running"), "opening");
+    refill(who, [el("span", {}, text)]);
+    // All charts and tables are empty.
+    body.hidden = true;
+  }
   const fetchFacts = paced(async () => {
     const found = await api("facts", { name });
     facts = found;
@@ -217,20 +224,26 @@ export function experimentPage(main, name) {
     }
     return Math.max(1000, 1000 * found.pause_s);
   });
-  const end = stream("events", { name }, ({ summary: found, rows }) => {
-    summary = found;
-    problem(summary.problem);
-    labelled.show(summary);
-    strip.show(summary);
-    showHead();
-    tab.show(summary, facts);
-    const key = JSON.stringify([summary.reports, summary.counts, summary.tags]);
-    // Nothing that a tab shows has changed.
-    if (key === last && !rows.length) return;
-    tab.changed?.(rows, key !== last);
-    if (key !== last) fetchFacts();
-    last = key;
-  });
+  const end = stream(
+    "events",
+    { name },
+    ({ summary: found, rows }) => {
+      summary = found;
+      body.hidden = false;
+      problem(summary.problem);
+      labelled.show(summary);
+      strip.show(summary);
+      showHead();
+      tab.show(summary, facts);
+      const key = JSON.stringify([summary.reports, summary.counts, summary.tags]);
+      // Nothing that a tab shows has changed.
+      if (key === last && !rows.length) return;
+      tab.changed?.(rows, key !== last);
+      if (key !== last) fetchFacts();
+      last = key;
+    },
+    showOpening,
+  );
   route();
   return {
     route,

@@ -77,7 +77,7 @@ export function historyTab({ name }) {
         ),
       ),
     );
-    return Math.max(FASTEST_MS, 1000 * found.pause_s);
+    return FASTEST_MS;
   });
   const fill = () =>
     segments.replaceChildren(

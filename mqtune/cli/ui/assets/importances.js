@@ -1,15 +1,9 @@
-// The importances of parameters as bars, with the ranges of the best trials. The ranges are shown first, as they are
-// computed quickly.
+// The importances of parameters as bars, with the ranges of the best trials. The ranges are shown first, as importances
+// may need a package that is not installed.
 import { card, el, svg } from "./elements.js";
 import { number } from "./format.js";
 import { api } from "./server.js";
 import { emptyText, watched } from "./chart.js";
-
-const SLOW_MS = 3000;
-
-// Returns the level of an answer in words, such as "at epoch 9".
-const levelWords = (levels) =>
-  !levels ? "" : levels.shown === "best" ? "at each trial's best" : `at ${levels.unit} ${levels.shown}`;
 
 export const percent = (share) => (share === null || share === undefined ? "" : `${Math.round(100 * share)} %`);
 
@@ -22,8 +16,7 @@ export function importances(
   const note = el("p", { class: "note" }),
     rows = el("div", { class: "importances" }),
     node = card(title, { class: "card", controls: link ?? null, "data-kind": "importances" }, note, rows);
-  let timer,
-    known = [];
+  let known = [];
   const draw = (shares) => {
     const highest = Math.max(...shares.map(({ share }) => share ?? 0), 0.01);
     rows.replaceChildren(
@@ -55,31 +48,19 @@ export function importances(
       return 2000;
     }
     context.parameters?.(ranges.shares.length);
-    const where = levelWords(ranges.levels),
-      trials = ranges.levels?.trials;
+    const trials = ranges.levels?.trials;
     const merged = ranges.shares.map((each) => ({
       ...each,
       share: known.find(({ name: other }) => other === each.name)?.share ?? null,
     }));
     draw(merged.sort((a, b) => (b.share ?? -1) - (a.share ?? -1)));
-    const began = performance.now();
-    clearInterval(timer);
-    if (!known.length) {
-      const tell = () => {
-        const passed = performance.now() - began;
-        note.textContent = `computing${trials ? ` from ${number(trials)} trials` : ""}${passed > SLOW_MS ? `, ${Math.round(passed / 1000)} s` : ""}`;
-      };
-      tell();
-      timer = setInterval(tell, 1000);
-    }
+    if (!known.length) note.textContent = "computing importances";
     let found;
     try {
       found = await api("picture", { ...wanted, kind: "importances" });
     } catch (error) {
       note.textContent = error.message;
       return 2000;
-    } finally {
-      clearInterval(timer);
     }
     if (found.nothing) {
       known = [];
@@ -91,7 +72,12 @@ export function importances(
     } else {
       known = found.shares;
       draw(known);
-      note.textContent = `share of the variance of ${context.summary?.metrics[0] ?? "the metric"} ${where} · ranges of the best 20 %${trials ? ` of ${trials} trials` : ""}`;
+      // Of many trials, some are fitted, and the remarks say how many.
+      note.textContent = [
+        `share of the variance of ${context.summary?.metrics[0] ?? "the metric"}`,
+        ...found.remarks,
+        `ranges of the best 20 %${trials ? ` of ${number(trials)} trials` : ""}`,
+      ].join(" · ");
     }
     told(known, ranges);
     return Math.max(1000, 1000 * (found.pause_s ?? 0));
@@ -99,9 +85,6 @@ export function importances(
   node.forget = () => {
     known = [];
   };
-  node.end = () => {
-    clearInterval(timer);
-    node.stop();
-  };
+  node.end = () => node.stop();
   return node;
 }

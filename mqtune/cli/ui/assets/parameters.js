@@ -4,6 +4,7 @@ import { number } from "./format.js";
 import { api } from "./server.js";
 import { AXES, awaitsReports, chartLink, chartMenu, emptyText, legendOf, picture, plotly, tips, watched } from "./chart.js";
 import { importances, percent } from "./importances.js";
+import { pairCard } from "./pair.js";
 
 export function parametersTab(context) {
   const { name, states, scope } = context;
@@ -32,6 +33,7 @@ export function parametersTab(context) {
     brushed: context.brushed,
     more: () => [["at", state.at], ...shares.map((each) => ["order", each.name])],
   });
+  const pair = pairCard(context);
   const cards = new Map();
 
   // Shows importances, and sorts the cards by them.
@@ -39,7 +41,9 @@ export function parametersTab(context) {
     const before = shares.map((each) => each.name).join();
     shares = found;
     arrange();
-    if (shares.map((each) => each.name).join() !== before) parallel.changed();
+    if (shares.map((each) => each.name).join() === before) return;
+    parallel.changed();
+    if (last?.panels) drawPair();
   }
   function arrange() {
     const rank = (key) => {
@@ -100,6 +104,13 @@ export function parametersTab(context) {
       }
     }
   }
+  function drawPair() {
+    const { metrics = [], modes = [] } = context.summary ?? {},
+      metric = state.metric || metrics[0];
+    const ranked = [...shares.map((each) => each.name), ...last.panels.map(({ key }) => key)];
+    const keys = [...new Set(ranked)].filter((key) => last.panels.some((panel) => panel.key === key));
+    return pair.show(last.panels, keys, metric ?? "values", (modes[metrics.indexOf(metric)] ?? modes[0]) !== "max");
+  }
   const redraw = () => (drawn = drawn.catch(() => {}).then(drawAll));
 
   watched(grid, async () => {
@@ -110,6 +121,7 @@ export function parametersTab(context) {
     last = found;
     if (found.nothing) {
       keepOnly(new Set());
+      pair.hidden = true;
       note.textContent = awaitsReports(found.nothing)
         ? "Charts appear with the first report."
         : emptyText(found.nothing);
@@ -128,6 +140,7 @@ export function parametersTab(context) {
     fillControls();
     const began = performance.now();
     await redraw();
+    await drawPair();
     return Math.max(1000 * found.pause_s, 10 * (performance.now() - began));
   });
 
@@ -198,12 +211,13 @@ export function parametersTab(context) {
     if (last?.panels) {
       fillControls();
       redraw();
+      drawPair();
     }
   };
   dark.addEventListener("change", recolor);
   const parts = [grid, matter, parallel];
   return {
-    nodes: [row, note, grid, parallel],
+    nodes: [row, note, grid, pair, parallel],
     show() {},
     changed: (rows, isNew) => {
       if (isNew) parts.forEach((each) => each.changed());
@@ -212,6 +226,7 @@ export function parametersTab(context) {
     end: () => {
       grid.stop();
       matter.end();
+      pair.end();
       parallel.end();
       dark.removeEventListener("change", recolor);
       for (const { plot } of cards.values()) globalThis.Plotly?.purge(plot);

@@ -1,6 +1,6 @@
 // Requests to the server, its streams, and the line that says if the server or Redis does not answer.
 import { glyph } from "./elements.js";
-import { lasted, timeOfDay } from "./format.js";
+import { lasted, number, timeOfDay } from "./format.js";
 
 const FASTEST_MS = 200;
 // The page's permissions, as the server has sent them.
@@ -89,14 +89,19 @@ export async function api(path, parameters, body) {
   throw Object.assign(new Error(found.error), { status: answer.status });
 }
 
-// Calls *take* with each message of a stream while the page is visible. Opens a broken stream again. Returns a function
-// that ends it.
-export function stream(path, parameters, take) {
+// Calls *take* with each message of a stream while the page is visible. Opens a broken stream again. Until the server has
+// opened the experiment, it calls *opening* with the progress in words. Returns a function that ends it.
+export function stream(path, parameters, take, opening = () => {}) {
   let source, again;
   const stop = () => {
     clearTimeout(again);
     source?.close();
     source = undefined;
+  };
+  const broken = () => {
+    stop();
+    again = setTimeout(start, 2000);
+    wanting.experiment();
   };
   const start = () => {
     if (source || document.hidden) return;
@@ -104,16 +109,22 @@ export function stream(path, parameters, take) {
     source.onmessage = (message) => {
       heard(true);
       const found = JSON.parse(message.data);
+      if (found.opening) {
+        const { entries, total } = found.opening;
+        opening(`opening the journal${total ? `: ${number(entries)} of ${number(total)} entries` : ""}`);
+        return;
+      }
+      if (found.error) {
+        broken();
+        return;
+      }
       if (found.over) stop();
       take(found);
     };
     source.onerror = () => {
       // Unless the server refused the stream, the browser itself tries again.
-      if (source.readyState === EventSource.CLOSED) {
-        stop();
-        again = setTimeout(start, 2000);
-        wanting.experiment();
-      } else heard(false);
+      if (source.readyState === EventSource.CLOSED) broken();
+      else heard(false);
     };
   };
   const startOrStop = () => (document.hidden ? stop() : start());

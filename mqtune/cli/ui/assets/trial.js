@@ -49,6 +49,7 @@ export function trialPage(main, name, id) {
     details = el("div", { class: "stack" });
   const curves = picture("picture", { name, kind: "trial", trial: id }, "Metrics"),
     log = logCard(name, id),
+    files = filesCard(name, id),
     ran = provenanceCard(name, id),
     usage = usageCard(name, id);
   main.replaceChildren(
@@ -65,7 +66,7 @@ export function trialPage(main, name, id) {
     labelled.notes,
     el("div", { class: "stack" }, el("div", { class: "pair" }, card("Config", {}, config), curves), usage.node),
     details,
-    el("div", { class: "stack" }, ran.node, log.node),
+    el("div", { class: "stack" }, files.node, ran.node, log.node),
   );
   let verbs = "";
   const fetchIt = paced(async () => {
@@ -172,7 +173,7 @@ export function trialPage(main, name, id) {
               table(
                 ["id", "saved", "metrics"],
                 found.checkpoints.map((each) => [
-                  each.id,
+                  plain(each.id, () => files.show(each.id)),
                   when(each.at),
                   wrapped(each.metrics.map(([key, value]) => `${key}=${value}`).join(" ")),
                 ]),
@@ -203,14 +204,19 @@ export function trialPage(main, name, id) {
   }
   fetchIt();
   let first = true;
-  const end = stream("events", { name }, ({ summary, rows }) => {
-    problem(summary.problem);
-    if (first || rows.some((each) => each.id === id)) {
-      fetchIt();
-      curves.changed();
-    }
-    first = false;
-  });
+  const end = stream(
+    "events",
+    { name },
+    ({ summary, rows }) => {
+      problem(summary.problem);
+      if (first || rows.some((each) => each.id === id)) {
+        fetchIt();
+        curves.changed();
+      }
+      first = false;
+    },
+    (text) => refill(who, [el("span", {}, text)]),
+  );
   return {
     end: () => {
       end();
@@ -221,6 +227,26 @@ export function trialPage(main, name, id) {
       log.end();
     },
   };
+}
+
+// Returns a card with the files of a checkpoint, which is hidden until one is chosen.
+function filesCard(name, trial) {
+  const said = el("p", { class: "note", role: "status" }),
+    files = el("div", { class: "files" }),
+    node = card("Files of a checkpoint", { hidden: "" }, said, files);
+  const show = async (id) => {
+    node.hidden = false;
+    said.textContent = "reading";
+    files.replaceChildren();
+    try {
+      const found = await api("checkpoint", { name, trial, id });
+      said.textContent = `${id}: ${found.total === 1 ? "1 file" : `${number(found.total)} files`}, ${found.size}`;
+      files.append(table(["file", ["size", "right"]], found.files));
+    } catch (error) {
+      said.textContent = error.message;
+    }
+  };
+  return { node, show };
 }
 
 // Returns a card with the versions that each attempt ran with. A click shows its code.
