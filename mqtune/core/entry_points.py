@@ -1,4 +1,4 @@
-"""Entry points, with which other packages and mqtune's own integrations extend mqtune, and imports of libraries."""
+"""Entry points of packages that extend mqtune, and imports of optional libraries."""
 
 from __future__ import annotations
 

@@ -563,7 +563,7 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 def _attribute_of(method: MethodType) -> str:
-    """Return the attribute by which the owner of a bound method has it. Its function may have another name.
+    """Return the name of a bound method in its class. Its function may have another name.
 
     Raises:
         CannotTravel: the owner's class lacks the method, for instance because it was bound by hand.
@@ -572,7 +572,7 @@ def _attribute_of(method: MethodType) -> str:
     kind = owner if isinstance(owner, type) else type(owner)
     own = getattr(owner, "__dict__", {}) if kind is not owner else {}
     for name in (function.__name__, *dir(kind)):
-        found = inspect.getattr_static(kind, name, None)
-        if (found is function or getattr(found, "__func__", None) is function) and name not in own:
+        attribute = inspect.getattr_static(kind, name, None)
+        if (attribute is function or getattr(attribute, "__func__", None) is function) and name not in own:
             return name
     raise CannotTravel(f"the method {function.__name__!r}, which its class does not have")

@@ -169,7 +169,10 @@ def _seed_torch(torch: ModuleType, seed: int) -> None:
 
 
 class _SeedWatch:
-    """Notices whether the program seeds a library's generator. If so, it keeps the state when the stack is closed."""
+    """Notices whether the program seeds a library's generator.
+
+    If so, it keeps the state when the stack is closed.
+    """
 
     def __init__(self, library: str, stack: contextlib.ExitStack) -> None:
         self._library, self._module = library, sys.modules[library]
