@@ -111,7 +111,7 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
 
     first = tuner(seed=1).run()
     (mqtune_home / "again" / "notes.txt").write_text("of the first")
-    with pytest.raises(NameTaken, match=r"seed: 1 → 2\n.*name='again-2'.*`mqtune drive again`.*overwrite=True"):
+    with pytest.raises(NameTaken, match=r"seed: 1 → 2\n.*overwrite=True.*'again-2'.*`mqtune drive again`"):
         tuner(seed=2).run()
 
     second = tuner(seed=2, run=mqtune.RunOptions(overwrite=True)).run()

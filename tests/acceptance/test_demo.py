@@ -39,7 +39,7 @@ def test_the_demo_tunes_on_real_workers_goes_on_where_it_was_and_says_what_it_br
         screen.wait_for(r"[1-9]\d completed|[1-9]\d early stopped", DEMO_S)
         screen.press(b"\x03")
         assert screen.wait(DEMO_S) == 130
-        assert "(name='demo-1'), or" in screen.text
+        assert "with name='demo-1', or" in screen.text
         assert screen.raw.rindex(b"\x1b[?25h") > screen.raw.rindex(b"\x1b[?25l")
     eventually(lambda: not processes_in(mqtune_home), why="Ctrl-C left a process behind")
     halfway = Results.load("demo-1")
