@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 #: A package that takes note of each process that imports it.
 PACKAGE = """
 import os
@@ -42,11 +44,12 @@ if __name__ == "__main__":
 """
 
 
-def run(tmp_path: Path, program: str) -> tuple[str, list[str]]:
+def run(tmp_path: Path, imports: str) -> tuple[str, list[str]]:
     packages = tmp_path / "site-packages"
     packages.mkdir()
     (packages / "slow_package.py").write_text(PACKAGE)
-    (tmp_path / "tune.py").write_text(program)
+    (tmp_path / "model.py").write_text("import slow_package")
+    (tmp_path / "tune.py").write_text(PROGRAM.replace("slow_package", imports))
     imported = tmp_path / "imported"
     ended = subprocess.run(
         [sys.executable, "tune.py"],
@@ -60,8 +63,9 @@ def run(tmp_path: Path, program: str) -> tuple[str, list[str]]:
     return ended.stdout.split()[-1], imported.read_text().split()
 
 
-def test_packages_are_imported_once_for_all_slots(tmp_path: Path) -> None:
-    driver, imported = run(tmp_path, PROGRAM)
+@pytest.mark.parametrize("imports", ["slow_package", "model"])
+def test_packages_are_imported_once_for_all_slots(tmp_path: Path, imports: str) -> None:
+    driver, imported = run(tmp_path, imports)
 
     assert imported[0] == driver
     assert len(imported) == len(set(imported)) == 2

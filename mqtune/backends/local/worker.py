@@ -23,6 +23,7 @@ from mqtune.trainable.cells import Carried
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.driver_fork import fork_importer, own_files, why_no_fork
 from mqtune.trainable.process.exits import flush_all
+from mqtune.trainable.process.late_imports import imported_packages
 from mqtune.trainable.spec import Function
 
 #: Timeout of a worker's shutdown. Stopping its trials takes at most 15 s.
@@ -154,6 +155,7 @@ class PrivateWorker(WorkerProcess):
             carried=None if carried is None else carried.call,
         )
         self._folder = folder
+        self._packages = imported_packages()
 
     def begin(
         self,
@@ -184,6 +186,7 @@ class PrivateWorker(WorkerProcess):
             "code_key": code_key,
             **({"accept_code": True} if code_key else {}),
             "ahead": ahead,
+            "packages": self._packages,
             "timing": asdict(timing),
             **slots,
         }

@@ -128,6 +128,12 @@ def is_library(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names or bool(_INSTALLED.search(origin))
 
 
+def imported_packages() -> list[str]:
+    """Return the installed packages that this process has imported, in order."""
+    own = [name for name in sys.modules if "." not in name and name not in sys.stdlib_module_names]
+    return [name for name in own if is_library(name)]
+
+
 def _current_environment() -> dict[str, str]:
     environ: Any = os.environ
     # Not by an index, which ``EnvironmentReads`` would record as a read of the program.

@@ -436,6 +436,8 @@ class Importers:
         self._varies = varies
         #: A fork of the driver, for the carried trainable.
         self.offered: OfferedImporter | None = None
+        #: Packages that each importer begins with, as the driver's program has imported them.
+        self.packages: Sequence[str] = ()
         self._most_bytes = most_bytes
         self._kept = kept
         self._make = make or ImporterHandle
@@ -460,7 +462,8 @@ class Importers:
             current = next((one for one in mine if one.serves(environment) and one.is_current()), None)
             is_new = current is None
             if current is None:
-                preloads, refused = self.preloads.of(key.spec), self.preloads.refused(key.spec)
+                # Packages first: the late imports among the others are parts of them.
+                preloads, refused = [({}, self.packages), *self.preloads.of(key.spec)], self.preloads.refused(key.spec)
                 offered = self.offered if self.offered is not None and self.offered.suits(key) else None
                 if offered is not None:
                     self.offered = None

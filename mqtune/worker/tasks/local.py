@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -93,6 +93,10 @@ class LocalWorker:
     def offer(self, importer: OfferedImporter) -> None:
         """Use a fork of the driver as the importer of its carried trainable."""
         self._runtime.parts.slots.importers.offered = importer
+
+    def expect(self, packages: Iterable[str]) -> None:
+        """Have importers begin with these packages, without those that mqtune itself needs."""
+        self._runtime.parts.slots.importers.packages = [name for name in packages if name not in sys.modules]
 
     def serve(self, ahead: FirstExperiment) -> NoReturn:
         """Join the fleet and take attempts, until a signal ends this process.
@@ -218,7 +222,7 @@ def main(
     logging.basicConfig(level=logging.WARNING, format="[%(asctime)s: %(levelname)s] %(message)s")
     end_with_owner(owner_fd)
     conceal()
-    name, ahead = told.pop("name"), FirstExperiment(*told.pop("ahead"))
+    name, ahead, packages = told.pop("name"), FirstExperiment(*told.pop("ahead")), told.pop("packages")
     roots = {root: Path(told[root]) for root in ("code_root", "log_root")}
     try:
         settings = make_settings(told | roots | {"timing": Timing(**told["timing"])})
@@ -228,6 +232,7 @@ def main(
         take_name(fleet, name, settings.timing.lease_s)
         prepare_process()
         worker = LocalWorker(client, name, settings, fleet.token, services(settings))
+        worker.expect(packages)
         if importer_fd is not None:
             worker.offer(OfferedImporter(importer_fd))
         worker.serve(ahead)
