@@ -130,8 +130,9 @@ def is_library(name: str) -> bool:
 
 def imported_packages() -> list[str]:
     """Return the installed packages that this process has imported, in order."""
-    own = [name for name in sys.modules if "." not in name and name not in sys.stdlib_module_names]
-    return [name for name in own if is_library(name)]
+    # A copy: another thread may import something meanwhile.
+    packages = [name for name in list(sys.modules) if "." not in name and name not in sys.stdlib_module_names]
+    return list(filter(is_library, packages))
 
 
 def _current_environment() -> dict[str, str]:
