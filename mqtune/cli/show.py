@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mqtune.checkpoints import open_store, store_beside
+from mqtune.checkpoints import store_beside
+from mqtune.checkpoints.registry import local_path
 from mqtune.checkpoints.store import split_name, without_secrets
 from mqtune.cli.conditions import Condition, condition_of, selected
 from mqtune.cli.describe import described_experiment, described_trial
@@ -24,10 +25,8 @@ from mqtune.cli.place import Place, complete_experiment, complete_trial, find_pl
 from mqtune.cli.terms import STATUSES, in_order
 from mqtune.core.errors import (
     BrokerUnavailable,
-    ConfigurationError,
     CopyIncomplete,
     LogUnavailable,
-    StoreUnavailable,
 )
 from mqtune.core.experiment import Experiment
 from mqtune.core.labels import Labels
@@ -313,11 +312,9 @@ def _which(results: Results) -> Which:
 
 def _store_of(results: Results) -> str:
     """Return the folder or URL of an experiment's checkpoint store, without secrets."""
-    url = store_beside(results.definition.get("store", ""), results.folder)
-    with contextlib.suppress(StoreUnavailable, ConfigurationError):
-        return open_store(url).describe()
-    # This machine lacks the package that opens it.
-    return without_secrets(split_name(url)[0])
+    place, _ = split_name(store_beside(results.definition.get("store", ""), results.folder))
+    # It is not opened: that could import a package, or wait for a server.
+    return local_path(place) or without_secrets(place)
 
 
 def _show_checkpoint(console: Console, results: Results, result: TrialResult, place: Place) -> None:
